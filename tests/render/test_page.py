@@ -158,7 +158,7 @@ def test_headings_stay_in_their_frames() -> None:
             margins.Look(theme("light"), "", True, True, "type", False, sheet(width, height), None),
             None,  # type: ignore[arg-type]
             picture.outline,
-            page.Labels(picture.outline),
+            page.BoxWords(picture.outline),
             picture.scene,
             picture.fit.scale,
         )

@@ -17,10 +17,11 @@ from torchatlas.graph.subgraph import induced
 from torchatlas.operations import type_of_box
 from torchatlas.render.color_by import BOX_MEASURES, BoxMeasure, node_counts
 from torchatlas.render.fonts import clipped, text_width
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.highlight import HighlightedPath
-from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.line_labels import place_labels
 from torchatlas.render.layout.outline import Item, Outline
-from torchatlas.render.layout.scene import Frame, Line, Scene, place_labels
+from torchatlas.render.layout.scene import Frame, Line, Scene
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.tree import Tree
 from torchatlas.render.margins import (
@@ -44,7 +45,7 @@ class Page:
     """Draws one scene."""
 
     def __init__(
-        self, look: Look, margins: Margins, outline: Outline, labels: Labels, scene: Scene, scale: float
+        self, look: Look, margins: Margins, outline: Outline, labels: BoxWords, scene: Scene, scale: float
     ) -> None:
         self.look, self.margins, self.theme = look, margins, look.theme
         self.outline, self.labels, self.scene, self.scale = outline, labels, scene, scale
@@ -402,7 +403,7 @@ class Page:
             self._entry(x + text_width(words, margins.words) + 16, y, odd, _not_finite(theme), theme.soft)
 
 
-def _tooltip(labels: Labels, item: Item, measure: BoxMeasure | None = None) -> str:
+def _tooltip(labels: BoxWords, item: Item, measure: BoxMeasure | None = None) -> str:
     """What a browser shows when the pointer rests on a box."""
     words = labels.tooltip(item)
     return isolated(f"{words}\n{measure.tooltip(item)}" if measure else words)

@@ -16,7 +16,7 @@ from torchatlas.graph import Graph, Phase
 from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.registry import check_choice, did_you_mean
 from torchatlas.render.drawing import Drawing
-from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.opening import LARGEST, Fit, Opener
 from torchatlas.render.layout.outline import MOST_CHILDREN, Outline
 from torchatlas.render.layout.scene import Scene, SceneMaker
@@ -135,7 +135,7 @@ def draw(
 class _Attempt:
     """An outline whose groups have at most so many children, and which of its groups are open on the page."""
 
-    labels: Labels
+    labels: BoxWords
     margins: Margins
     opener: Opener
     fit: Fit
@@ -158,7 +158,7 @@ def _fitted(tree: Tree, look: Look, node_size: float, modules_only: bool, **limi
     most_children, gathers = MOST_CHILDREN, modules_only
     while most_children >= (_FEWEST_CHILDREN if best else 1):
         outline = Outline(tree, most_children=most_children, modules_only=modules_only, gathers=gathers)
-        labels, margins = Labels(outline), Margins.of(look, outline)
+        labels, margins = BoxWords(outline), Margins.of(look, outline)
         opener = Opener(outline, labels, *margins.room(look), page.font_size, node_size, **limits)
         trial = _Attempt(labels, margins, opener, opener.fit())
         if trial.fits and (best is None or trial.told > _MORE * best.told):

@@ -19,7 +19,7 @@ from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind
-from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.outline import MOST_CHILDREN, Item, Outline
 from torchatlas.render.layout.tree import Tree, build
 from torchatlas.render.layout.wiring import OUTPUTS, first_of_repeats
@@ -167,7 +167,7 @@ class _Sketcher:
     """Numbers what is visible, and finds for every leaf the box that stands for it."""
 
     def __init__(self, outline: Outline, opened: set[Item]) -> None:
-        self.outline, self.opened, self.labels, self.tree = outline, opened, Labels(outline), outline.tree
+        self.outline, self.opened, self.labels, self.tree = outline, opened, BoxWords(outline), outline.tree
         leaves = len(self.tree.node)
         self.count = 0
         self.box = np.full(leaves, -1, np.int64)  # leaf -> the number of its box

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchatlas.graph import Graph
-from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.scene import Frame, Scene
 from torchatlas.render.layout.tree import build
@@ -16,9 +16,9 @@ def outlined(graph: Graph, **options: int) -> Outline:
     return Outline(build(graph), **options)
 
 
-def labelled(graph: Graph) -> tuple[Outline, Labels]:
+def labelled(graph: Graph) -> tuple[Outline, BoxWords]:
     outline = outlined(graph)
-    return outline, Labels(outline)
+    return outline, BoxWords(outline)
 
 
 def every_item(outline: Outline, item: Item | None = None) -> Iterator[Item]:

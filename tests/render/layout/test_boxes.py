@@ -175,7 +175,7 @@ def test_what_has_no_height_to_spare_is_the_same_with_it() -> None:
 def test_a_box_counts_what_it_reads_of_others_however_many_modules_there_are(
     many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchatlas.render.layout.labels._MANY_PAIRS", many)
+    monkeypatch.setattr("torchatlas.render.layout.box_words._MANY_PAIRS", many)
     sketch = Sketch()
     x = sketch.input("x", (2, 8))
     weight = sketch.parameter("embedding.weight", (100, 8))

@@ -10,8 +10,8 @@ from render.layout import verify
 from render.layout.pages import drawn, every_item, outlined
 
 from torchatlas.graph import Graph
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.folding import hands_on
-from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item
 
 
@@ -405,7 +405,7 @@ def test_rounds_with_a_module_that_differ_in_a_number_fold_from_three_on(
 def test_the_first_round_is_one_of_them_though_it_follows_other_small_ops() -> None:
     outline = outlined(mixture(8))
     (loop,) = (item for item in every_item(outline) if item.kind == "loop")
-    titles = [Labels(outline).title(item) for item in outline.children(loop)]
+    titles = [BoxWords(outline).title(item) for item in outline.children(loop)]
     assert titles == ["eq", "mul", "sum", "Expert", "mul", "add"]
 
 

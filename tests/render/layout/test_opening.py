@@ -17,9 +17,9 @@ from torchatlas import demo
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render.layout import page_columns
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.boxes import BoxMaker
 from torchatlas.render.layout.importance import Importance
-from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.opening import Fit, Opener, opening_order
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.style import STYLE
@@ -339,7 +339,7 @@ def test_no_way_out_of_a_thicket_is_searched_for_long(monkeypatch: pytest.Monkey
         sketch = graphs.Sketch()
         sketch.output(_thicket(sketch, sketch.input(), 400))
         outline = Outline(build(sketch.graph()), most_children=30)
-        opener = Opener(outline, Labels(outline), 1500, 1100, 9.0)
+        opener = Opener(outline, BoxWords(outline), 1500, 1100, 9.0)
         opener.fit()
         return opener.work
 
@@ -354,7 +354,7 @@ def test_text_that_cannot_be_read_is_no_price_for_fewer_columns() -> None:
     assert fit.box.wraps
     assert fit.scale >= opener.least
     whole = Fit(
-        BoxMaker(opener.outline, Labels(opener.outline)).box(opener.outline.root, fit.opened, 1e9), 0.1, fit.opened
+        BoxMaker(opener.outline, BoxWords(opener.outline)).box(opener.outline.root, fit.opened, 1e9), 0.1, fit.opened
     )
     assert not whole.box.wraps
     assert opener._quality(whole) < opener._quality(fit)

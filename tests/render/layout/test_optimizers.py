@@ -15,7 +15,7 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.errors import AtlasError
 from torchatlas.graph import Graph
-from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.outline import Item, Outline
 
 Optimizing = Callable[[Iterable[Any]], torch.optim.Optimizer]
@@ -54,13 +54,13 @@ def step(optimizing: Optimizing, groups: int = 1) -> Graph:
     return atlas.capture(net, torch.ones(2, 8), optimizer=optimizing(chosen))
 
 
-def inside(graph: Graph) -> tuple[Outline, Labels, Item]:
+def inside(graph: Graph) -> tuple[Outline, BoxWords, Item]:
     outline, labels = labelled(graph)
     (item,) = (item for item in every_item(outline) if labels.subtitle(item).startswith("12 parameters") and item.type)
     return outline, labels, item
 
 
-def words(outline: Outline, labels: Labels, item: Item) -> list[tuple[str, str, int]]:
+def words(outline: Outline, labels: BoxWords, item: Item) -> list[tuple[str, str, int]]:
     return [(labels.title(one), labels.subtitle(one), one.repeat) for one in outline.children(item)]
 
 

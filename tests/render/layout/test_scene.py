@@ -17,7 +17,8 @@ import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.highlight import HighlightedPath
-from torchatlas.render.layout.scene import Label, Line, SceneMaker
+from torchatlas.render.layout.line_labels import Label
+from torchatlas.render.layout.scene import Line, SceneMaker
 from torchatlas.render.layout.style import STYLE
 
 

@@ -18,7 +18,7 @@ import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import clipped, shortened, text_width
 from torchatlas.render.layout import text_fitting
-from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.text_fitting import joined, listed, some, within
 
@@ -114,7 +114,7 @@ def test_no_number_is_cut_in_any_program(graph: Graph, room: float) -> None:
 def test_no_number_is_cut_in_a_picture(every_graph: dict[str, Graph], page: tuple[int, int]) -> None:
     for graph in every_graph.values():
         picture = drawn(graph, *page)
-        _, labels = picture.outline, Labels(picture.outline)
+        _, labels = picture.outline, BoxWords(picture.outline)
         for frame in picture.scene.frames:
             full = labels.heading(frame.item, ENDLESS) if frame.open else labels.subtitle(frame.item, ENDLESS)
             assert not numbers(frame.subtitle) - numbers(full), (frame.subtitle, full)

@@ -13,7 +13,8 @@ from render.layout.pages import drawn, frame
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout import folding
 from torchatlas.render.layout.highlight import HighlightedPath
-from torchatlas.render.layout.scene import Label, Line, Scene
+from torchatlas.render.layout.line_labels import Label
+from torchatlas.render.layout.scene import Line, Scene
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture

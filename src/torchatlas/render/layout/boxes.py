@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cached_property
 
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.layered import Net, Problem
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.page_columns import Solver
@@ -75,7 +75,7 @@ class BoxMaker:
     """Lays groups out and remembers them by structure, what is open in them and the height they had."""
 
     def __init__(
-        self, outline: Outline, labels: Labels, smallest: float = 0.0, width: float = 0.0, sideways: bool = False
+        self, outline: Outline, labels: BoxWords, smallest: float = 0.0, width: float = 0.0, sideways: bool = False
     ) -> None:
         self.outline, self.labels, self.sideways = outline, labels, sideways
         self.smallest = smallest  # height of a closed box

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.folding import has_iterations
-from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item, Outline
 
 # Each phase tells a quarter of what the one before it tells: what backward does follows from forward.
@@ -16,7 +16,7 @@ _PHASES = {"forward": 1.0, "backward": 1 / 4, "other": 1 / 16, "optimizer": 1 / 
 class Importance:
     """The shares of all items that were asked for. The root has 1; the children of a group share what it has."""
 
-    def __init__(self, outline: Outline, labels: Labels) -> None:
+    def __init__(self, outline: Outline, labels: BoxWords) -> None:
         self.outline, self.labels = outline, labels
         self._shares = {outline.root: 1.0}
         self._counts: dict[Hashable, int] = {}  # children, by structure

@@ -12,9 +12,9 @@ import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.boxes import Box, BoxMaker, Share
 from torchatlas.render.layout.importance import Importance
-from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.style import STYLE
 
@@ -91,7 +91,7 @@ class Opener:
     def __init__(
         self,
         outline: Outline,
-        labels: Labels,
+        labels: BoxWords,
         width: float,
         height: float,
         font: float,

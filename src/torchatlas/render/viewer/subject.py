@@ -10,8 +10,8 @@ from torchatlas.analysis.node_work import Counts, count
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
+from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.importance import Importance
-from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.opening import opening_order
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.tree import Tree
@@ -54,8 +54,8 @@ class Subject:
         return self.outline.tree
 
     @cached_property
-    def labels(self) -> Labels:
-        return Labels(self.outline)
+    def labels(self) -> BoxWords:
+        return BoxWords(self.outline)
 
     @cached_property
     def counts(self) -> Counts | None:

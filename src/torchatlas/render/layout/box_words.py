@@ -48,7 +48,7 @@ _IN_FULL = 2_000.0  # the room that there is in a tooltip
 _MANY_PAIRS = 5_000  # of modules and parameters that they read
 
 
-class Labels:
+class BoxWords:
     """The words of a picture."""
 
     def __init__(self, outline: Outline) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.labels import Labels, _names_of_modules
+from torchatlas.render.layout.box_words import BoxWords, _names_of_modules
 from torchatlas.render.layout.outline import Item
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.text_fitting import joined, listed
@@ -259,7 +259,7 @@ def test_ops_between_modules_name_what_says_most_of_them() -> None:
     sketch.output(linear(sketch, sketch.op("clone", sketch.op("mul", x)), "out", 8))
     outline = outlined(sketch.graph(), modules_only=True)
     (between,) = (item for item in every_item(outline) if item.kind == "functional")
-    assert Labels(outline).subtitle(between) == "6 ops · attention, clone, mul"
+    assert BoxWords(outline).subtitle(between) == "6 ops · attention, clone, mul"
 
 
 def test_a_stretch_of_what_is_given_or_returned_says_how_many_tensors_are_in_it() -> None:
