@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 import torchatlas as atlas
 from torchatlas.cli import main
-from torchatlas.execute.exporting import BUDGET_S
+from torchatlas.execute.free_sizes import BUDGET_S
 
 SOURCE = """
 import torch

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 import torchatlas as atlas
 from torchatlas.errors import CaptureError, InvalidInputError
 from torchatlas.execute import free_sizes
-from torchatlas.execute.exporting import BUDGET_S
-from torchatlas.execute.free_sizes import Deadline, Size, TimeIsUp, freest
+from torchatlas.execute.free_sizes import BUDGET_S, Deadline, Size, TimeIsUp, freest
 from torchatlas.progress import Progress
 
 # -- the search --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from torch import fx, nn
 import torchatlas as atlas
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.partition import stages as planning
-from torchatlas.partition.stage_cuts import Balance, Memory, best_cuts
+from torchatlas.partition.cut_search import Balance, Memory, best_cuts
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**32 - 1), st.sampled_from(["none", "limit", "memory"]))

@@ -62,7 +62,7 @@ def command(
     with _target.opened(target, as_json) as (parsed, item):
         model, args, kwargs = _target.model_and_example(item, parsed, inputs)
         import torchatlas as atlas
-        from torchatlas.execute.exporting import BUDGET_S
+        from torchatlas.execute.free_sizes import BUDGET_S
 
         traced = atlas.TracedModel(
             model.train(train),

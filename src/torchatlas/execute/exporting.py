@@ -40,8 +40,6 @@ from torchatlas.torch_private import (
     undo_functorch,
 )
 
-BUDGET_S = 45.0  # seconds of computing that finding free sizes may take: the default of atlas.trace(budget_s=)
-
 
 @dataclass(frozen=True)
 class Exported:

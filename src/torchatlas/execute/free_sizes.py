@@ -28,6 +28,8 @@ from torchatlas.graph import Graph
 from torchatlas.graph.shown import ShownPart
 from torchatlas.interrupts import CheckedSignals
 
+BUDGET_S = 45.0  # seconds of computing that finding free sizes may take: the default of atlas.trace(budget_s=)
+
 Size = tuple[int, int]  # which input, which dimension
 
 FOLLOWED = "the model runs itself: other sizes are taken if they lead along the same path"

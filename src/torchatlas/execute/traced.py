@@ -25,8 +25,7 @@ from torchatlas.errors import (
 )
 from torchatlas.escapes import clean
 from torchatlas.execute.capture_fallback import NOTE, Followed, captured_path
-from torchatlas.execute.exporting import BUDGET_S
-from torchatlas.execute.free_sizes import FOLLOWED, InputSize, input_sizes
+from torchatlas.execute.free_sizes import BUDGET_S, FOLLOWED, InputSize, input_sizes
 from torchatlas.execute.loading import holds_program, loaded, signature_of
 from torchatlas.execute.node_values import NodeIO, NodeValues, RunOptions, Taken, ValueFile
 from torchatlas.execute.saving import graph_with_program, save_onnx
