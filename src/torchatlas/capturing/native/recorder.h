@@ -136,10 +136,7 @@ struct Recorder {
 
   Local& local() { return locals[slot]; }
 
-  // -- tensors and storages: tensors.h; all with the mutex
-  int32_t layout_of(const c10::TensorImpl* impl);
-  bool is_layout(int32_t id, const c10::TensorImpl* impl) const;
-  bool has_sizes(int32_t id, const c10::TensorImpl* impl) const;
+  // -- storages: storages.h; all with the mutex
   Live& storage_of(c10::StorageImpl* memory, bool external, int64_t bytes = -1);
   void watch_end(c10::StorageImpl* memory, Live& entry);
   void died(const Live& entry);
@@ -148,6 +145,12 @@ struct Recorder {
   bool freed(void* data);
   void poll(size_t most);
   void poll_all();
+  void note_size(c10::StorageImpl* memory);
+
+  // -- tensors: tensors.h; all with the mutex
+  int32_t layout_of(const c10::TensorImpl* impl);
+  bool is_layout(int32_t id, const c10::TensorImpl* impl) const;
+  bool has_sizes(int32_t id, const c10::TensorImpl* impl) const;
   void sweep();
   void give_up(ska::flat_hash_map<c10::TensorImpl*, Known>::iterator entry);
   Known* find(c10::TensorImpl* impl);
@@ -156,7 +159,6 @@ struct Recorder {
   void remember(const at::TensorBase& tensor, Known&& entry);
   int32_t number_of_odd(const at::TensorBase& tensor, bool external, Lock& lock);
   void forget(const at::TensorBase& tensor);
-  void note_size(c10::StorageImpl* memory);
 
   // -- arguments and results: tokens.h; with the mutex
   void encode(const IValue& value, Frame& frame, bool external, Lock& lock, int64_t bytes = -1);
