@@ -156,9 +156,9 @@ class Page:
     def _closed(self, frame: Frame) -> None:
         canvas, item = self.canvas, frame.item
         fill, stroke, ink, soft = self._colours(frame)
-        thick = 1.0 if item.is_leaf else 1.4
+        thick = STYLE.op_border if item.is_leaf else STYLE.closed_group_border
         if frame in self.path.boxes:
-            stroke, thick = self.theme.accent, 2.4
+            stroke, thick = self.theme.accent, STYLE.path_border
         x, y, width, height = frame.x, frame.y, frame.width, frame.height
         radius = height / 2 if self.outline.is_marker(item) else STYLE.box_corner
         if item.repeat > 1:
@@ -227,9 +227,9 @@ class Page:
     def _lines(self, lines: list[Line]) -> None:
         lines = sorted(lines, key=self.path.lines.__contains__)  # those to look at lie on top
         for line in lines:
-            colour, thick = self.theme.edge, STYLE.line_width if line.many == 1 else 2.2
+            colour, thick = self.theme.edge, STYLE.line_width if line.many == 1 else STYLE.many_line_width
             if line in self.path.lines:
-                colour, thick = self.theme.accent, 2.4
+                colour, thick = self.theme.accent, STYLE.path_line_width
             dash = "4 3" if line.returning else ""
             if len(line.points) == 1:
                 self.canvas.circle(*line.points[0], STYLE.dot, fill=colour)

@@ -30,6 +30,9 @@ class Style:
     before_heading_badge: float = 8.0
     beside_line_ends: float = 24.0  # left and right of the ends of the lines on a box, together
     box_corner: float = 5.0
+    op_border: float = 1.0
+    closed_group_border: float = 1.4
+    path_border: float = 2.4  # of boxes on a highlighted path
     stack: float = 6.0  # how far the boxes behind a repeat look out
     # Open boxes
     heading: float = 22.0
@@ -75,6 +78,8 @@ class Style:
     label_shift: float = 2.0  # from the ends of an upright line, and from a level one
     label_ends: float = 14.0  # before and after a text above a line
     line_width: float = 1.3
+    many_line_width: float = 2.2  # of a line that stands for several tensors
+    path_line_width: float = 2.4  # of lines on a highlighted path
     arrow: float = 6.5
     line_corner: float = 6.0
     dot: float = 2.6
