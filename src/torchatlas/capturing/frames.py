@@ -71,6 +71,23 @@ def user_line(frame: types.FrameType | None) -> tuple[types.CodeType, int] | Non
     return None
 
 
+# The walk of `user_line` as text, which record_op.py writes into the functions that record an op. It begins two frames
+# up, and sets `code` (None: there is no such line) and `at`; `kind_of_code` keeps what `classify` has said of a code
+# object. The native recorder has this walk in C++: `note_place` in native/calls.h.
+USER_LINE_CODE = f"""\
+frame = frame_at(2)
+while frame is not None:
+  code = frame.f_code; kind = kind_of_code(id(code))
+  if kind is None: kind = classify(code)
+  if kind != {SKIP}:
+    if kind: code = None
+    else: at = frame.f_lasti
+    break
+  frame = frame.f_back
+else: code = None
+"""
+
+
 def raising_line(error: BaseException) -> str:
     """The user's line that an error came from, as "file:line: text"; empty if none is on its way."""
     stack = traceback.extract_tb(error.__traceback__)

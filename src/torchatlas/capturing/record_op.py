@@ -9,12 +9,13 @@ hundredth. Binding the code to another recorder costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from textwrap import indent
 from typing import Any
 
 import torch
 
 from torchatlas.capturing.collectives import WRAPS, is_group, is_reduction
-from torchatlas.capturing.frames import GENERATED
+from torchatlas.capturing.frames import GENERATED, USER_LINE_CODE
 from torchatlas.capturing.row_schema import RECOMPUTING, OpRow, Plan, Slot
 from torchatlas.operations import Operator, of
 from torchatlas.torch_private import OpOverload
@@ -149,17 +150,7 @@ _FRAME = f"""\
     sequence = next_number()
     if current[1] is not None: code, at = current[1]
     else:
-      frame = frame_at(2)
-      while frame is not None:
-        code = frame.f_code; kind = kind_of_code(id(code))
-        if kind is None: kind = classify(code)
-        if kind != 1:
-          if kind: code = None
-          else: at = frame.f_lasti
-          break
-        frame = frame.f_back
-      else: code = None
-    if node is not None and recomputing(): grad = {RECOMPUTING}"""
+{indent(USER_LINE_CODE, 6 * " ")}    if node is not None and recomputing(): grad = {RECOMPUTING}"""
 
 _CALL = """\
   t0 = now()
