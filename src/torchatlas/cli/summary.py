@@ -8,7 +8,7 @@ import click
 
 from torchatlas.cli._graph import GraphSource, graph_argument
 from torchatlas.cli._options import count_option, print_result, show, verb
-from torchatlas.runs.folder import is_run
+from torchatlas.runs.journal import is_run
 from torchatlas.runs.run import Run
 
 

@@ -20,7 +20,7 @@ from torchatlas.render.viewer.captures import Captures
 from torchatlas.render.viewer.content import Viewed, page_of, viewed
 from torchatlas.render.viewer.opening import open_in_browser, redirecting_page, temporary_page
 from torchatlas.render.viewer.server import CaptureServer
-from torchatlas.runs.folder import is_run
+from torchatlas.runs.journal import is_run
 from torchatlas.runs.page import run_page, shown_step
 from torchatlas.runs.run import Run as RecordedRun
 

@@ -114,7 +114,7 @@ def _written(writer: Writer, item: Any, path: Path, suffix: str, options: dict[s
 
 def load(path: Path) -> Any:
     """Read by suffix."""
-    if (path / "run.jsonl").is_file():  # see runs/folder.py
+    if (path / "run.jsonl").is_file():  # see runs/journal.py
         raise FileFormatError(
             f"{path} is a recorded run, which holds many graphs: atlas.load({str(path)!r}).graph(step) is one of them, "
             f"and so is each file in {path / 'steps'}. torchatlas view {path} shows it."

@@ -18,7 +18,7 @@ from torchatlas.calls import explains_arguments
 from torchatlas.integrations.loggers import Sink, sinks_of
 from torchatlas.integrations.training_report import TrainingReport
 from torchatlas.integrations.training_watch import TrainingWatch, Wanted, warn
-from torchatlas.runs.folder import free_path
+from torchatlas.runs.journal import free_path
 
 # Watches that a callback began, each with the training that it watches.
 _LIVE: weakref.WeakKeyDictionary[TrainingWatch, weakref.ref[Any]] = weakref.WeakKeyDictionary()

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.integrations.training_report import TrainingReport
-from torchatlas.runs.folder import Number
+from torchatlas.runs.journal import Number
 
 _NS_PER_MS = 1_000_000
 _BY_PACKAGE = {  # where the class of a logger is defined -> the file here that knows it

@@ -23,8 +23,8 @@ from torchatlas.graph import Graph
 from torchatlas.graph.shown import Shown
 from torchatlas.integrations.loggers import Sink, figures_of
 from torchatlas.integrations.training_report import TrainingReport, module_shares
-from torchatlas.runs.folder import Number
 from torchatlas.runs.framed_recording import FramedRunRecording
+from torchatlas.runs.journal import Number
 from torchatlas.runs.run import Run
 from torchatlas.runs.run_recording import RunRecording
 from torchatlas.sections import Lines, Section

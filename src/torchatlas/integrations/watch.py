@@ -18,7 +18,7 @@ from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.integrations.callback import ranked
 from torchatlas.integrations.loggers import sinks_of
 from torchatlas.integrations.training_watch import TrainingWatch, Wanted
-from torchatlas.runs.folder import free_path
+from torchatlas.runs.journal import free_path
 
 # With the optimizer that ends its steps, and the exception that was the last one before.
 _RUNNING: dict[TrainingWatch, tuple[weakref.ref[Any], tuple[int, int]]] = {}

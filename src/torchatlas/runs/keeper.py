@@ -16,7 +16,7 @@ from torchatlas.capturing.step_rows import StepReader, StepRows
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.runs.device import Reading
-from torchatlas.runs.folder import (
+from torchatlas.runs.journal import (
     MOST_COLUMNS,
     STEPS,
     STRUCTURES,

@@ -35,7 +35,7 @@ from torchatlas.render.axes import (
 )
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.svg import Canvas, Point
-from torchatlas.runs.folder import Number
+from torchatlas.runs.journal import Number
 from torchatlas.units import format_bytes, format_ns
 
 if TYPE_CHECKING:

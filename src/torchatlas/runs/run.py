@@ -16,8 +16,8 @@ from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import as_path, check_folder, suffix_of
 from torchatlas.graph.shown import Shown, ShownPart
-from torchatlas.runs import folder as run_folder
-from torchatlas.runs.folder import Beginning, End, Note, Number, Steps
+from torchatlas.runs import journal
+from torchatlas.runs.journal import Beginning, End, Note, Number, Steps
 from torchatlas.runs.step_table import StepTable
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_bytes, format_ns
@@ -51,7 +51,7 @@ class Run(Shown):
         path: Path,
         beginning: Beginning,
         columns: dict[str, list[Number]],
-        structures: list[run_folder.Structure],
+        structures: list[journal.Structure],
         notes: list[str],
         end: End | None,
     ) -> None:
@@ -72,19 +72,19 @@ class Run(Shown):
             FileFormatError: It is not the folder of a run, or is damaged.
         """
         place = as_path(path)
-        if place.is_dir() and not run_folder.is_run(place):
-            raise FileFormatError(f"{place} is a folder, and holds no run: there is no {run_folder.JOURNAL} in it.")
+        if place.is_dir() and not journal.is_run(place):
+            raise FileFormatError(f"{place} is a folder, and holds no run: there is no {journal.JOURNAL} in it.")
         columns: dict[str, list[Number]] = {}
-        structures: list[run_folder.Structure] = []
+        structures: list[journal.Structure] = []
         notes: list[str] = []
         beginning: Beginning | None = None
         end: End | None = None
-        for line in run_folder.journal_lines(place):
+        for line in journal.journal_lines(place):
             if isinstance(line, Beginning):
                 beginning = line
             elif isinstance(line, Steps):
-                run_folder.add_columns(place, columns, line.columns)
-            elif isinstance(line, run_folder.Structure):
+                journal.add_columns(place, columns, line.columns)
+            elif isinstance(line, journal.Structure):
                 if line.number != len(structures):
                     raise FileFormatError(f"{place}: structure {line.number} stands where {len(structures)} is due.")
                 structures.append(line)
@@ -149,7 +149,7 @@ class Run(Shown):
     @property
     def kept(self) -> list[int]:
         """The numbers of the steps that are there in full."""
-        return run_folder.kept_steps(self.path)
+        return journal.kept_steps(self.path)
 
     def graph(self, step: int = -1) -> Graph:
         """A step as a graph.
@@ -172,7 +172,7 @@ class Run(Shown):
             if -step > len(numbers):
                 raise NodeNotFoundError(f"the run has {len(numbers):,} steps, so there is no step {step}.")
             step = numbers[step]
-        full = self.path / run_folder.STEPS / f"{step}.atlas"
+        full = self.path / journal.STEPS / f"{step}.atlas"
         if full.is_file():
             return Graph.load(full)
         if step not in numbers:
@@ -182,7 +182,7 @@ class Run(Shown):
         if number is None:
             raise NodeNotFoundError(f"step {step:,} was not kept in full, nor was its structure: see run.notes.")
         known = self._structures[int(number)]
-        graph = Graph.load(self.path / run_folder.STRUCTURES / f"{known.hash}.atlas")
+        graph = Graph.load(self.path / journal.STRUCTURES / f"{known.hash}.atlas")
         if known.step != step:
             graph.notes.append(
                 f"step {step:,} was not kept in full: this is step {known.step:,}, which has the same structure, "

@@ -35,7 +35,7 @@ from torchatlas.graph.formats import as_path, suffix_of
 from torchatlas.graph.shown import Shown
 from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.runs.device import DeviceMeter
-from torchatlas.runs.folder import FORMAT, VERSION, Beginning, Number, free_path
+from torchatlas.runs.journal import FORMAT, VERSION, Beginning, Number, free_path
 from torchatlas.runs.keeper import Keeper, RecordedStep
 from torchatlas.runs.step_events import Listener, gradient_norms, has_closure, scalar
 from torchatlas.sections import Lines, Section

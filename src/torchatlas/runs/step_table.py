@@ -15,7 +15,7 @@ from torchatlas.files import replacing
 from torchatlas.graph.formats import as_path, check_folder, imported, suffix_of
 from torchatlas.graph.shown import Shown
 from torchatlas.registry import did_you_mean
-from torchatlas.runs.folder import Number
+from torchatlas.runs.journal import Number
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_bytes, format_ns
 

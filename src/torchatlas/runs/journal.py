@@ -1,4 +1,4 @@
-"""The folder of a run, `run.atlas/`: what its journal holds, line by line, and how it is written and read.
+"""The journal of a run, line by line, and its folder, `run.atlas/`: what they hold, how they are written and read.
 
     run.jsonl                 the journal: one JSON object per line, only ever appended to
     structures/HASH.atlas     the first step of each structure
