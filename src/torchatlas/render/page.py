@@ -45,10 +45,10 @@ class Page:
     """Draws one scene."""
 
     def __init__(
-        self, look: Look, margins: Margins, outline: Outline, labels: BoxWords, scene: Scene, scale: float
+        self, look: Look, margins: Margins, outline: Outline, words: BoxWords, scene: Scene, scale: float
     ) -> None:
         self.look, self.margins, self.theme = look, margins, look.theme
-        self.outline, self.labels, self.scene, self.scale = outline, labels, scene, scale
+        self.outline, self.words, self.scene, self.scale = outline, words, scene, scale
         self.graph: Graph = outline.tree.graph
         self.values: dict[Item, float] = {}
         if self.measure is not None:
@@ -164,7 +164,7 @@ class Page:
         if item.repeat > 1:
             for behind in (STYLE.stack, STYLE.stack / 2):
                 canvas.rect(x + behind, y + behind, width, height, fill=fill, stroke=stroke, radius=STYLE.box_corner)
-        title = _tooltip(self.labels, item, None if self.outline.is_marker(item) else self.measure)
+        title = _tooltip(self.words, item, None if self.outline.is_marker(item) else self.measure)
         canvas.rect(x, y, width, height, fill=fill, stroke=stroke, stroke_width=thick, radius=radius, title=title)
         badge = text_width(f"×{item.repeat:,}", STYLE.small_text, True) + 10 if item.repeat > 1 else 0.0
         middle = x + width / 2
@@ -201,7 +201,7 @@ class Page:
         rest = number(0.4477 * (corner - 0.5))
         round_up, round_down = f"c0 -{far} {rest} -{turn} {turn} -{turn}", f"c{far} 0 {turn} {rest} {turn} {turn}"
         d = f"M{left} {bottom}v-{tall}{round_up}h{wide}{round_down}v{tall}z"
-        canvas.path(d, fill=head, title=_tooltip(self.labels, frame.item))
+        canvas.path(d, fill=head, title=_tooltip(self.words, frame.item))
         canvas.text(x + 10, y + 15.5, frame.title, size=STYLE.title_text, fill=self.theme.ink, bold=True)
         after = x + 17 + text_width(frame.title, STYLE.title_text, True)
         canvas.text(after, y + 15.5, self._heading(frame), size=STYLE.small_text, fill=self.theme.soft)
@@ -214,7 +214,7 @@ class Page:
         room -= text_width(f"×{frame.item.repeat:,}", STYLE.small_text, True) + 18 if frame.item.repeat > 1 else 0.0
         if room <= text_width(frame.subtitle, STYLE.small_text):
             return frame.subtitle
-        return self.labels.heading(frame.item, room)
+        return self.words.heading(frame.item, room)
 
     def _badge(self, right: float, y: float, text: str, size: float = STYLE.small_text) -> None:
         wide, tall = text_width(text, size, True) + 10, size * 1.45
@@ -305,10 +305,10 @@ class Page:
         is_op = graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
         if self.look.phases is not None:
             is_op &= np.isin(graph.columns["node_phase"], [PHASES.index(phase) for phase in self.look.phases])
-        drawn, every = self.labels.operations(self.outline.root), int(is_op.sum())
+        drawn, every = self.words.operations(self.outline.root), int(is_op.sum())
         operations = f"{drawn:,} op{'' if drawn == 1 else 's'}"
         hidden = f" ({every:,} with {self._without_box(is_op)})" if every > drawn else ""
-        parameters = self.labels.parameters_of("")
+        parameters = self.words.parameters_of("")
         words = {"parameters": f"{format_count(parameters)} parameters" if parameters else ""}
         words["work"] = _work(graph, is_op) if 0 < len(graph) <= _COUNTED else ""
         times = graph.columns["node_time_ns"][is_op]
@@ -403,10 +403,10 @@ class Page:
             self._entry(x + text_width(words, margins.words) + 16, y, odd, _not_finite(theme), theme.soft)
 
 
-def _tooltip(labels: BoxWords, item: Item, measure: BoxMeasure | None = None) -> str:
+def _tooltip(words: BoxWords, item: Item, measure: BoxMeasure | None = None) -> str:
     """What a browser shows when the pointer rests on a box."""
-    words = labels.tooltip(item)
-    return isolated(f"{words}\n{measure.tooltip(item)}" if measure else words)
+    said = words.tooltip(item)
+    return isolated(f"{said}\n{measure.tooltip(item)}" if measure else said)
 
 
 def _not_finite(theme: Theme) -> str:

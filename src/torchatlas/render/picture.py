@@ -110,10 +110,10 @@ def draw(
         tree = build(graph, phases=shown)
         sideways = direction == "right"
         found = _fitted(tree, look, float(node_size), view == "modules", depth=levels, sideways=sideways)
-        labels, fit = found.labels, found.fit
-        outline = labels.outline
-        scene = SceneMaker(outline, labels, sideways).scene(fit.box)
-        drawn = Page(look, found.margins, outline, labels, scene, fit.scale)
+        words, fit = found.words, found.fit
+        outline = words.outline
+        scene = SceneMaker(outline, words, sideways).scene(fit.box)
+        drawn = Page(look, found.margins, outline, words, scene, fit.scale)
         canvas = drawn.drawn()
     opened = sum(frame.open for frame in scene.frames)
     page = drawn.look.sheet
@@ -135,7 +135,7 @@ def draw(
 class _Attempt:
     """An outline whose groups have at most so many children, and which of its groups are open on the page."""
 
-    labels: BoxWords
+    words: BoxWords
     margins: Margins
     opener: Opener
     fit: Fit
@@ -158,9 +158,9 @@ def _fitted(tree: Tree, look: Look, node_size: float, modules_only: bool, **limi
     most_children, gathers = MOST_CHILDREN, modules_only
     while most_children >= (_FEWEST_CHILDREN if best else 1):
         outline = Outline(tree, most_children=most_children, modules_only=modules_only, gathers=gathers)
-        labels, margins = BoxWords(outline), Margins.of(look, outline)
-        opener = Opener(outline, labels, *margins.room(look), page.font_size, node_size, **limits)
-        trial = _Attempt(labels, margins, opener, opener.fit())
+        words, margins = BoxWords(outline), Margins.of(look, outline)
+        opener = Opener(outline, words, *margins.room(look), page.font_size, node_size, **limits)
+        trial = _Attempt(words, margins, opener, opener.fit())
         if trial.fits and (best is None or trial.told > _MORE * best.told):
             best = trial
         if best is not None and (best.opener.refused is None or best.told >= _POOR):

@@ -167,7 +167,7 @@ class _Sketcher:
     """Numbers what is visible, and finds for every leaf the box that stands for it."""
 
     def __init__(self, outline: Outline, opened: set[Item]) -> None:
-        self.outline, self.opened, self.labels, self.tree = outline, opened, BoxWords(outline), outline.tree
+        self.outline, self.opened, self.words, self.tree = outline, opened, BoxWords(outline), outline.tree
         leaves = len(self.tree.node)
         self.count = 0
         self.box = np.full(leaves, -1, np.int64)  # leaf -> the number of its box
@@ -199,12 +199,12 @@ class _Sketcher:
         self._fold(item, is_open)
         if not in_lane and not item.is_leaf and (item.kind == "lane" or not is_open):  # else closed around lanes
             self.lane[item.start : item.end] = number
-        title = _short(self.labels.title(item))
+        title = _short(self.words.title(item))
         if not is_open and not item.is_leaf:
             title = f"+ {title}"
         if item.repeat > 1:
             title += f" ×{item.repeat:,}"
-        subtitle = _short(self.labels.heading(item) if is_open else self.labels.subtitle(item))
+        subtitle = _short(self.words.heading(item) if is_open else self.words.subtitle(item))
         return Part(number, self._kind(item, is_open), title, subtitle, depth, item.repeat, item, inner)
 
     def _kind(self, item: Item, is_open: bool) -> str:
@@ -278,7 +278,7 @@ class _Sketcher:
             around.append(around[-1].parent)
         for group in reversed(around):
             leaf = int(first_of_repeats(np.array([leaf]), group.parts or ())[0])
-        shapes, tensor = self.labels.shapes, leaf * OUTPUTS + place
+        shapes, tensor = self.words.shapes, leaf * OUTPUTS + place
         shape = shapes.arriving(item.parent, item, tensor)
         is_op = self.tree.graph.columns["node_kind"][self.tree.node[leaf]] == _OP
         return "" if shape == (shapes.read(tensor) if is_op else shapes.made(tensor)) else _short(shape)

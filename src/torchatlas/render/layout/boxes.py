@@ -75,9 +75,9 @@ class BoxMaker:
     """Lays groups out and remembers them by structure, what is open in them and the height they had."""
 
     def __init__(
-        self, outline: Outline, labels: BoxWords, smallest: float = 0.0, width: float = 0.0, sideways: bool = False
+        self, outline: Outline, words: BoxWords, smallest: float = 0.0, width: float = 0.0, sideways: bool = False
     ) -> None:
-        self.outline, self.labels, self.sideways = outline, labels, sideways
+        self.outline, self.words, self.sideways = outline, words, sideways
         self.smallest = smallest  # height of a closed box
         self.width = width  # of the page: ranks that are wider are wrapped; if 0, as wide as most pages of its height
         self._page = (width, width / _USUAL_PAGE) if width else (math.inf, 0.0)
@@ -179,8 +179,8 @@ class BoxMaker:
         """Its title, and what stands below it or, when it is open, beside it."""
         key = (item, is_open)
         if key not in self._known_words:
-            more = self.labels.heading(item) if is_open else self.labels.subtitle(item)
-            self._known_words[key] = self.labels.title(item), more
+            more = self.words.heading(item) if is_open else self.words.subtitle(item)
+            self._known_words[key] = self.words.title(item), more
         return self._known_words[key]
 
     def _closed(self, item: Item, lines: int = _MOST_ENDS) -> Box:
@@ -216,7 +216,7 @@ class BoxMaker:
         found = self._shape_widths.get(group)
         if found is None:
             found = self._shape_widths[group] = {}
-            items, shapes = self.outline.children(group), self.labels.shapes
+            items, shapes = self.outline.children(group), self.words.shapes
             for source, target, tensor in self.outline.wiring(group).edges:
                 if source >= 0 and tensor >= 0:
                     shape = shapes.arriving(group, items[target], tensor)

@@ -16,8 +16,8 @@ _PHASES = {"forward": 1.0, "backward": 1 / 4, "other": 1 / 16, "optimizer": 1 / 
 class Importance:
     """The shares of all items that were asked for. The root has 1; the children of a group share what it has."""
 
-    def __init__(self, outline: Outline, labels: BoxWords) -> None:
-        self.outline, self.labels = outline, labels
+    def __init__(self, outline: Outline, words: BoxWords) -> None:
+        self.outline, self.words = outline, words
         self._shares = {outline.root: 1.0}
         self._counts: dict[Hashable, int] = {}  # children, by structure
         self._parameters: dict[Item, int] = {}
@@ -88,12 +88,12 @@ class Importance:
             return 0.0
         lane = self._lane(item)
         ops = (item.end - item.start) / (lane.stop - lane.start)
-        return ops + self._parameter_count(item) * item.repeat / max(self.labels.parameters_of(""), 1)
+        return ops + self._parameter_count(item) * item.repeat / max(self.words.parameters_of(""), 1)
 
     def _parameter_count(self, item: Item) -> int:
         """The parameters of the modules in an item; of a repeat those of one round."""
         if item.call >= 0:
-            return self.labels.parameters(item)
+            return self.words.parameters(item)
         if item not in self._parameters:
             self._parameters[item] = sum(self._parameter_count(part) * part.repeat for part in item.parts or ())
         return self._parameters[item]

@@ -91,7 +91,7 @@ class Opener:
     def __init__(
         self,
         outline: Outline,
-        labels: BoxWords,
+        words: BoxWords,
         width: float,
         height: float,
         font: float,
@@ -108,9 +108,9 @@ class Opener:
         self.most = max(largest / STYLE.small_text, self.least)
         self.depth = depth  # levels of modules that may be shown
         self.saves_height = saves_height  # the page ends where the layout does: it should not be higher than needed
-        self.importance = Importance(outline, labels)
+        self.importance = Importance(outline, words)
         self.refused: Item | None = None  # the group that did not fit any more
-        self._maker = BoxMaker(outline, labels, smallest_box / self.least, self.width / self.least, sideways)
+        self._maker = BoxMaker(outline, words, smallest_box / self.least, self.width / self.least, sideways)
 
     def fit(self) -> Fit:
         """The best layout of all that fits. If not even the outermost boxes fit, its scale is less than `least`."""

@@ -78,8 +78,8 @@ class Scene:
 class SceneMaker:
     """Walks a nested layout. One that was made `sideways` is turned when all of it is there."""
 
-    def __init__(self, outline: Outline, labels: BoxWords, sideways: bool = False) -> None:
-        self.outline, self.labels, self.sideways = outline, labels, sideways
+    def __init__(self, outline: Outline, words: BoxWords, sideways: bool = False) -> None:
+        self.outline, self.words, self.sideways = outline, words, sideways
         # What is to be written beside a net, along which lines, and how far to the left and right.
         self._wishes: dict[tuple[int, str], list[tuple[tuple[Point, ...], float, float]]] = {}
         self._shapes: dict[int, dict[tuple[Point, ...], str]] = {}  # net -> line -> in which shape it arrives
@@ -131,7 +131,7 @@ class SceneMaker:
                 self._wishes.setdefault((net, words), []).append((line.points, -math.inf, math.inf))
             elif not leaves:
                 room = (x + 2, x + width - 2) if not is_root else (-math.inf, math.inf)
-                shape = self.labels.shapes.arriving(item, items[route.target], number)
+                shape = self.words.shapes.arriving(item, items[route.target], number)
                 self._shapes.setdefault(net, {})[line.points] = shape
                 if shape not in ("", self._known_shape(number, depth)):
                     self._wishes.setdefault((net, shape), []).append((line.points, *room))
@@ -243,7 +243,7 @@ class SceneMaker:
         """The shape of a tensor that needs no label: what is written on its box, or that of what its maker reads."""
         tree = self.outline.tree
         is_given = tree.graph.columns["node_kind"][tree.node[tensor // OUTPUTS]] == _INPUT
-        return self.labels.shapes.made(tensor) if is_given and depth < 0 else self.labels.shapes.read(tensor)
+        return self.words.shapes.made(tensor) if is_given and depth < 0 else self.words.shapes.read(tensor)
 
     def _of_other_shape(self, net: int, shape: str) -> list[tuple[Point, ...]]:
         """The lines of a net that one of its shapes must not stand beside, if it has several."""

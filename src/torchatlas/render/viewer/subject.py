@@ -43,7 +43,7 @@ class Subject:
     def opened(self) -> list[Item]:
         """The groups that are open in the still picture, in the order in which pages open them."""
         opened, found = self._picture[1], list[Item]()
-        for step in opening_order(self.outline, Importance(self.outline, self.labels)):
+        for step in opening_order(self.outline, Importance(self.outline, self.words)):
             if len(found) == len(opened):
                 break
             found += [group for group in step if group in opened]
@@ -54,7 +54,7 @@ class Subject:
         return self.outline.tree
 
     @cached_property
-    def labels(self) -> BoxWords:
+    def words(self) -> BoxWords:
         return BoxWords(self.outline)
 
     @cached_property

@@ -28,7 +28,7 @@ def outline(subject: Subject) -> Members:
 
 class _Templates:
     def __init__(self, subject: Subject) -> None:
-        self.subject, self.outline, self.labels = subject, subject.outline, subject.labels
+        self.subject, self.outline, self.words = subject, subject.outline, subject.words
         self._level = call_levels(subject.graph.columns["call_parent"])
         self._texts: dict[str, int] = {}
         self._classes: dict[str, int] = {}
@@ -62,9 +62,9 @@ class _Templates:
             item.stop - group.start,
             item.repeat,
             -1 if item.is_leaf else self._template(item),
-            self._text(self.labels.title(item)),
-            self._text(self.labels.subtitle(item)),
-            -1 if item.is_leaf else self._text(self.labels.heading(item)),
+            self._text(self.words.title(item)),
+            self._text(self.words.subtitle(item)),
+            -1 if item.is_leaf else self._text(self.words.heading(item)),
             self._classes.setdefault(item.type, len(self._classes)) if item.type else -1,
             self._text(item.name),
             int(self._level[item.call]) if item.call >= 0 else -1,
