@@ -268,7 +268,7 @@ def test_limits_of_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("MOST_COLUMNS", 1, "more than 1 columns"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(run.run_folder, name, most)
+            patch.setattr(run.journal, name, most)
             with pytest.raises(FileFormatError, match=words):
                 Run.load(path)
 
