@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from diagnosis.steps import net, step
 from torch import Tensor, nn
 
 import torchatlas as atlas
-from torchatlas.diagnosis import history
+from torchatlas.diagnosis import history, leaf_tensors
 
 
 def test_a_long_program_is_recorded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +128,23 @@ def test_a_long_program_is_judged_wherever_its_recordings_end(monkeypatch: pytes
     assert visit.history.recordings > 1
     assert set(visit.findings.keys) == {"no-gradient", "train-mode"}
     assert "unused.weight, unused.bias get no gradient" in str(visit)
+
+
+def test_parameters_without_modules_are_not_searched_for_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search goes through all objects of Python."""
+    searches = list[type]()
+    search = leaf_tensors.instances_of
+
+    def counted(kind: type) -> list[Any]:
+        searches.append(kind)
+        return search(kind)
+
+    monkeypatch.setattr(leaf_tensors, "instances_of", counted)
+    weights = [nn.Parameter(torch.eye(2)) for _ in range(100)]
+    optimizer = torch.optim.SGD(weights, 0.01)
+    with atlas.doctor():
+        for _ in range(2):
+            optimizer.zero_grad()
+            torch.stack(weights).square().sum().backward()
+            optimizer.step()
+    assert 0 < len(searches) < 10

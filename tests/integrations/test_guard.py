@@ -176,6 +176,7 @@ def test_a_snapshot_of_another_version_says_so(guard: Callable[..., Guard], tmp_
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        (", torch ", ", torch \x1b[31m", "its first line is not"),
         ("torchatlas snapshot", "<<<<<<< HEAD\ntorchatlas snapshot", "its first line is not"),
         ("\n1 ReLU", "\n=======\n1 ReLU", r"line 7: cannot be read: '======='"),
         ("total ops=", "total oops=", "not a whole snapshot"),
@@ -365,6 +366,7 @@ def test_outputs_of_two_versions(guard: Callable[..., Guard], tmp_path: Path) ->
         (lambda x: x.relu() + 1, lambda x: x.sigmoid() + 1, "only the new one runs sigmoid"),
         (lambda x: x[:2], lambda x: x[1:2], r"shape \(2, 8\) in one run, \(1, 8\) in the other"),
         (lambda x: x / 0, lambda x: -x / 0, "24 of 24 numbers differ, by up to inf"),
+        (lambda x: x.sign() * 2j, lambda x: x.sign() * 3j, "24 of 24 numbers differ, by up to 1\n"),
     ],
 )
 def test_how_outputs_differ(guard: Callable[..., Guard], old: Any, new: Any, message: str) -> None:

@@ -255,6 +255,9 @@ def test_files_of_the_user_are_not_written_over() -> None:
     assert watch.path is not None
     assert watch.path.name == "run-3.atlas"
     assert Path("run.txt").read_text() == "mine"
+    Path("named.html").write_text("mine")
+    with pytest.raises(FileSystemError, match=r"named\.html is there already, and this training would write it"):
+        atlas.watch(optimizer, model, path="named.atlas")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -266,6 +266,7 @@ def test_limits_of_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("MOST_LINE_BYTES", 100, "more than 100 bytes"),
         ("MOST_STEPS", 2, "more than 2 steps"),
         ("MOST_COLUMNS", 1, "more than 1 columns"),
+        ("MOST_NUMBERS", 5, "more than 5 numbers"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(run.journal, name, most)

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import torchatlas as atlas
 from torchatlas.capturing import patches
 from torchatlas.errors import FileSystemError, InvalidInputError, InvalidModelError, NodeNotFoundError, StateError
-from torchatlas.runs import folder, keeper, run_recording
+from torchatlas.runs import journal, keeper, run_recording
 from torchatlas.runs.run import Run
 
 
@@ -534,7 +534,7 @@ def test_where_it_is_written(tmp_path: Path) -> None:
     for path, words in (
         (tmp_path / "run.atlas", "is there already"),
         (tmp_path / "none" / "run.atlas", "does not exist"),
-        (tmp_path / "run.atlas" / folder.JOURNAL / "run.atlas", "is a file, not a folder"),
+        (tmp_path / "run.atlas" / journal.JOURNAL / "run.atlas", "is a file, not a folder"),
     ):
         with pytest.raises(FileSystemError, match=words), atlas.recording(every=1, path=path):
             pass

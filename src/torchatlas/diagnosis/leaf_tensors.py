@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.tensors import shape_of
+from torchatlas.diagnosis.events import is_power_of_two
 from torchatlas.diagnosis.variable_names import items_in_containers, names_of_models_and_tensors, running_instances
 from torchatlas.garbage_collection import instances_of
 
@@ -75,6 +76,7 @@ class Leaves:
         self._models: weakref.WeakKeyDictionary[nn.Module, NamedModel] = weakref.WeakKeyDictionary()
         self._count = 0
         self._most = _FEW
+        self._in_vain = 0  # searches of all objects since a model was called for the first time
 
     def of(self, tensor: torch.Tensor, roots: Collection[nn.Module]) -> Leaf:
         found = self._find(tensor)
@@ -99,6 +101,7 @@ class Leaves:
 
     def model_called(self, roots: Collection[nn.Module]) -> None:
         """A model was called for the first time. Names of parameters need no model as long as one alone was called."""
+        self._in_vain = 0
         first = [next(nn.Module.parameters(root), None) for root in roots]
         known = [leaf for each in first if each is not None and (leaf := self._find(each)) is not None]
         if len({leaf.model for leaf in known}) > 1:
@@ -122,9 +125,10 @@ class Leaves:
         held = _modules_of(running_instances(nn.Module))
         if held.keys() >= set(map(id, roots)):
             self._learn(list(held.values()), roots, variables)
-        if (found := self._find(tensor)) is None:
+        if (found := self._find(tensor)) is None and is_power_of_two(self._in_vain + 1):
             self._learn(instances_of(nn.Module), roots, variables)
             found = self._find(tensor)
+        self._in_vain += found is None  # a program of many parameters without modules is not searched for each
         return found
 
     def _learn(self, modules: list[nn.Module], roots: Collection[nn.Module], variables: dict[int, str]) -> None:

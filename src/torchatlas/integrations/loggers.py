@@ -80,7 +80,10 @@ def _of_a_trainer(logger: Any) -> Sink:
         return replace(sink_of_client(logger.experiment, logger.run_id), name=name, log=log)
     if inner is not None and inner is not logger and not set(defined_in) & set(_OF_TRAINERS):
         try:
-            return replace(sink_of(inner), name=name, log=log)
+            sink = replace(sink_of(inner), name=name)
+            # accelerate's would move the step of the run on, and W&B drops what the program logs with a smaller one
+            own_step = "wandb" in defined_in and not hasattr(logger, "log_metrics")
+            return sink if own_step else replace(sink, log=log)
         except InvalidInputError:  # a package without artifacts of ours: the figures alone
             pass
     return Sink(name, log, _nothing)

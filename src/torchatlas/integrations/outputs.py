@@ -93,7 +93,8 @@ def _recorded_difference(old: Graph, new: Graph, before: int, after: int, tolera
             return f"shape {one.shape} and {other.shape}"
         wrong = ~np.isclose(other, one, rtol=tolerance, atol=tolerance, equal_nan=True)
         if wrong.any():
-            gap = np.nanmax(np.abs(one[wrong].astype(np.float64) - other[wrong].astype(np.float64)), initial=0.0)
+            wide = np.complex128 if np.iscomplexobj(one) or np.iscomplexobj(other) else np.float64
+            gap = np.nanmax(np.abs(one[wrong].astype(wide) - other[wrong].astype(wide)), initial=0.0)
             return f"{int(wrong.sum()):,} of {one.size:,} numbers differ, by up to {gap:.3g}"
     return ""
 

@@ -33,7 +33,7 @@ _OP = KINDS.index(NodeKind.OP)
 TOTALS = ("ops", "parameters", "macs", "flops", "peak_bytes")
 ROOT = "(root)"
 _MOST_SHAPES = 8  # that a line shows; `id` covers all of them
-_HEAD = re.compile(r"torchatlas snapshot (\d{1,9}), torchatlas (\S+), torch (\S+)\.(?: .*)?")
+_HEAD = re.compile(r"torchatlas snapshot (\d{1,9}), torchatlas ([\w.+-]+), torch ([\w.+-]+)\.(?: .*)?")
 _REWRITE = "Rewritten by: pytest --atlas-update"
 _TOKEN = re.compile(r'(?:(\w+)=)?("(?:[^"\\]|\\.)*"|[^\s"]+)(?:\s+|$)')
 _PLAIN = re.compile(r"[\w.\-]+")  # a path or a class that needs no quotation marks

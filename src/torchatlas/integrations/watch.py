@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from torchatlas.calls import explains_arguments
-from torchatlas.errors import InvalidInputError, StateError
+from torchatlas.errors import FileSystemError, InvalidInputError, StateError
 from torchatlas.integrations.callback import ranked
 from torchatlas.integrations.loggers import sinks_of
 from torchatlas.integrations.training_watch import TrainingWatch, Wanted
@@ -91,6 +91,9 @@ def watch(
     if _RUNNING:
         raise StateError("A training is watched already: end() it, or give one watch both optimizers: watch([a, b]).")
     place = ranked(Path("run.atlas" if path is None else os.fspath(path)), rank)
+    for written in (place.with_suffix(".txt"), *([place.with_suffix(".html")] if page else [])):
+        if path is not None and os.path.lexists(written):
+            raise FileSystemError(f"{written} is there already, and this training would write it. Give another path.")
     sinks = [] if rank else sinks_of(loggers or ())
     found = TrainingWatch(wanted, model, free_path(place) if path is None else place, sinks=sinks, optimizers=watched)
     if rank and ranks == "first":

@@ -33,6 +33,7 @@ JOURNAL, STRUCTURES, STEPS = "run.jsonl", "structures", "steps"
 MOST_LINE_BYTES = 1 << 26
 MOST_STEPS = 10_000_000
 MOST_COLUMNS = 1000
+MOST_NUMBERS = 100_000_000  # of all columns: what a line lacks takes memory, too
 _MOST_NUMBER = 2**62
 
 Number = int | float | bool | None  # of a column; None: not known
@@ -224,6 +225,8 @@ def add_columns(path: Path, columns: dict[str, list[Number]], more: dict[str, li
         columns.setdefault(name, [None] * before)
     if len(columns) > MOST_COLUMNS:
         raise FileFormatError(f"{path}: more than {MOST_COLUMNS:,} columns.")
+    if len(columns) * (before + count) > MOST_NUMBERS:
+        raise FileFormatError(f"{path}: more than {MOST_NUMBERS:,} numbers of steps.")
     for name, column in columns.items():
         column += [_number(path, name, one) for one in more[name]] if name in more else [None] * count
     numbers = columns["number"][max(before - 1, 0) :]

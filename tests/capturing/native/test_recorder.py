@@ -300,6 +300,60 @@ def test_what_dies_with_the_shell_of_a_tensor_may_be_memory() -> None:
 
 
 @pytest.mark.usefixtures("native")
+def test_the_seventeenth_at_once_is_recorded_in_python() -> None:
+    outer = [atlas.recording(native=True).start() for _ in range(16)]
+    with atlas.recording() as rec:
+        torch.sin(X)
+    for each in reversed(outer):
+        each.stop()
+    assert rec.graph.metadata["recorder"] == "python"
+    assert any("sixteen native recordings" in note for note in rec.graph.notes)
+    assert names(outer[0].graph) == names(outer[15].graph) == names(rec.graph)
+
+
+@pytest.mark.usefixtures("native")
+def test_a_recording_that_cannot_begin_leaves_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with atlas.recording(native=True):
+        torch.sin(X)
+    gc.collect()  # it may serve again, and remembers where it stood
+    waiting = atlas.recording(native=True)
+    with atlas.recording(native=True) as rec:
+        monkeypatch.setattr(waiting._watch, "start", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            waiting.start()
+        torch.cos(X)
+    assert names(rec.graph) == ["input", "aten.cos.default"]
+
+
+def raise_interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def recorded_atan2(rec: Any) -> None:
+    with rec:
+        torch.atan2(X, X)
+        for _ in range(1000):  # Python hears of the interrupt in between
+            pass
+
+
+@pytest.mark.usefixtures("native")
+def test_an_interrupt_while_an_operator_is_described_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*names: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchatlas.capturing.native.recorder._IDLE", [])
+    with monkeypatch.context() as patched:
+        patched.setattr(NativeRecorder, "_describe", interrupted)
+        rec = atlas.recording(native=True)  # its recorder is made now, and asks that
+    with pytest.raises(KeyboardInterrupt):
+        recorded_atan2(rec)
+    del rec
+    with atlas.recording(native=True) as after:
+        torch.atan2(X, X)
+    assert names(after.graph).count("aten.atan2.default") == 1
+
+
+@pytest.mark.usefixtures("native")
 def test_a_thousand_recordings_leave_nothing() -> None:
     net = model()
     dropped = weakref.ref(net)

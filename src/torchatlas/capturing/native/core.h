@@ -72,8 +72,10 @@ void forget_all(Recorder& r, bool codes_too) {
   for (auto* event : noted) Py_DECREF(event);
 }
 
+bool is_running(const Recorder& r) { return r.slot >= 0 && slots[r.slot].load() == &r; }  // the slot may be another's now
+
 void end_recording(Recorder& r) {
-  if (r.slot < 0) return;
+  if (!is_running(r)) return;
   detach(&r);
   slots[r.slot].store(nullptr);
   int slot = r.slot;
@@ -85,7 +87,7 @@ void end_recording(Recorder& r) {
 void core_dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
   Recorder& r = of(self);
-  if (r.slot >= 0 && slots[r.slot].load() == &r) end_recording(r);
+  end_recording(r);
   forget_all(r, true);
   for (auto* items : {&r.shapes, &r.strides}) {
     for (PyObject* item : *items) Py_XDECREF(item);
@@ -123,7 +125,7 @@ PyObject* core_stop(PyObject* self, PyObject*) {
 
 PyObject* core_attach(PyObject* self, PyObject* cell) {
   Recorder& r = of(self);
-  if (r.slot >= 0 && slots[r.slot].load() == &r) attach(&r, reinterpret_cast<Cell*>(cell));
+  if (is_running(r)) attach(&r, reinterpret_cast<Cell*>(cell));
   return none();
 }
 
@@ -156,7 +158,7 @@ PyObject* core_succeed(PyObject* self, PyObject* other) {  // it stands where th
 
 PyObject* core_pause(PyObject* self, PyObject* change) {
   Recorder& r = of(self);
-  if (r.slot >= 0) r.local().paused += static_cast<int>(PyLong_AsLong(change));
+  if (is_running(r)) r.local().paused += static_cast<int>(PyLong_AsLong(change));
   return none();
 }
 
@@ -209,17 +211,27 @@ PyObject* core_number(PyObject* self, PyObject* args) {
 PyObject* core_known(PyObject* self, PyObject* address) {  // (number, storage's number) of a tensor that was seen, or None
   Recorder& r = of(self);
   auto tensor = tensor_at(address);
-  Lock lock(r);
-  Known* entry = r.find(tensor.unsafeGetTensorImpl());
-  return entry ? Py_BuildValue("(ii)", entry->number, entry->storage) : none();
+  int32_t number, storage;
+  {
+    Lock lock(r);  // nothing of Python's is made meanwhile: its collector may free memory, which the listener notes
+    Known* entry = r.find(tensor.unsafeGetTensorImpl());
+    number = entry ? entry->number : -1, storage = entry ? entry->storage : -1;
+  }
+  return number < 0 ? none() : Py_BuildValue("(ii)", number, storage);
 }
 
 PyObject* core_memory(PyObject* self, PyObject* address) {  // (number, came from outside) of a storage, or None
   Recorder& r = of(self);
-  Lock lock(r);
-  auto entry = r.live.find(static_cast<c10::StorageImpl*>(PyLong_AsVoidPtr(address)));
-  if (entry == r.live.end() || entry->second.weak.use_count() == 0) return none();
-  return Py_BuildValue("(iO)", entry->second.number, entry->second.external ? Py_True : Py_False);
+  int32_t number = -1;
+  bool external = false;
+  {
+    Lock lock(r);
+    auto entry = r.live.find(static_cast<c10::StorageImpl*>(PyLong_AsVoidPtr(address)));
+    if (entry != r.live.end() && entry->second.weak.use_count() > 0) {
+      number = entry->second.number, external = entry->second.external;
+    }
+  }
+  return number < 0 ? none() : Py_BuildValue("(iO)", number, external ? Py_True : Py_False);
 }
 
 // (number, storage, gradient's number, gradient's storage) of tensors, as bytes: objects would keep the garbage
@@ -303,7 +315,10 @@ PyObject* core_release(PyObject* self, PyObject* codes_too) {
 PyObject* core_counts(PyObject* self, PyObject*) {  // ops, code objects, layouts, the allocator's peak
   Recorder& r = of(self);
   Lock lock(r);
-  return Py_BuildValue("(nnnL)", r.ops, r.codes.size(), r.layouts.size(), r.deaf ? -1ll : static_cast<long long>(r.peak));
+  auto ops = r.ops, codes = r.codes.size(), layouts = r.layouts.size();
+  auto peak = r.deaf ? -1ll : static_cast<long long>(r.peak);
+  lock.unlock();
+  return Py_BuildValue("(nnnL)", ops, codes, layouts, peak);
 }
 
 PyObject* core_count(PyObject* self, PyObject* grad) {  // an op that the recorder in Python has recorded

@@ -182,23 +182,25 @@ inline bool Recorder::drain(PyObject* list) {
 
 inline void Recorder::drain_tensors(PyObject* list) {
   std::vector<TensorRow> rows;
+  std::vector<size_t> begins;  // of layouts that Python has no tuples of
+  std::vector<int64_t> pool;
   size_t first;
   {
     Lock lock(*this);
     first = tensors_drained;
     rows.assign(tensors.begin() + first, tensors.end());
     tensors_drained = tensors.size();
-    shapes.resize(layouts.size()), strides.resize(layouts.size());
-    for (size_t id = 0; id < layouts.size(); ++id) {
-      if (shapes[id]) continue;
-      const int64_t* at = &layout_pool[layouts[id].first];
-      auto tuple = [&](const int64_t* items) {
-        PyObject* made = PyTuple_New(at[0]);
-        for (int64_t i = 0; i < at[0]; ++i) PyTuple_SET_ITEM(made, i, PyLong_FromLongLong(items[i]));
-        return made;
-      };
-      shapes[id] = tuple(at + 1), strides[id] = tuple(at + 1 + at[0]);
-    }
+    for (size_t id = shapes.size(); id < layouts.size(); ++id) begins.push_back(layouts[id].first);
+    pool.assign(layout_pool.begin() + (begins.empty() ? layout_pool.size() : begins[0]), layout_pool.end());
+  }
+  for (size_t begin : begins) {  // without the mutex: see core_known
+    const int64_t* at = &pool[begin - begins[0]];
+    auto tuple = [&](const int64_t* items) {
+      PyObject* made = PyTuple_New(at[0]);
+      for (int64_t i = 0; i < at[0]; ++i) PyTuple_SET_ITEM(made, i, PyLong_FromLongLong(items[i]));
+      return made;
+    };
+    shapes.push_back(tuple(at + 1)), strides.push_back(tuple(at + 1 + at[0]));
   }
   auto add = [&](PyObject* item) { PyList_Append(list, item); Py_DECREF(item); };
   for (size_t i = 0; i < rows.size(); ++i) {

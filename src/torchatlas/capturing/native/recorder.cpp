@@ -65,6 +65,13 @@ PyObject* look_away(PyObject*, PyObject* count) {  // all recorders of this thre
 
 PyObject* is_looking_away(PyObject*, PyObject*) { return PyLong_FromLong(looking_away); }
 
+PyObject* has_room(PyObject*, PyObject*) {  // for one more recording
+  for (auto& slot : slots) {
+    if (!slot.load()) Py_RETURN_TRUE;
+  }
+  Py_RETURN_FALSE;
+}
+
 PyObject* clock_ns(PyObject*, PyObject*) { return PyLong_FromLongLong(now()); }
 
 PyObject* line_here(PyObject*, PyObject*) {  // (code, instruction) of the calling frame, as `enter` would read it
@@ -77,7 +84,7 @@ PyObject* line_here(PyObject*, PyObject*) {  // (code, instruction) of the calli
 PyMethodDef functions[] = {
     {"look_away", look_away, METH_O, nullptr}, {"looking_away", is_looking_away, METH_NOARGS, nullptr},
     {"step_aside", step_aside, METH_NOARGS, nullptr}, {"step_back", step_back, METH_NOARGS, nullptr},
-    {"clock_ns", clock_ns, METH_NOARGS, nullptr}, {"line_here", line_here, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+    {"has_room", has_room, METH_NOARGS, nullptr}, {"clock_ns", clock_ns, METH_NOARGS, nullptr}, {"line_here", line_here, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 int fill(PyObject* module) {
   Ref core(PyType_FromSpec(&core_spec)), cell(PyType_FromSpec(&cell_spec));

@@ -26,6 +26,7 @@ from torchatlas.capturing.row_schema import OMITTED, PLACE, Died, Plan, Reshaped
 from torchatlas.capturing.table_rows import portable
 from torchatlas.capturing.tensor_numbers import TensorNumbers
 from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
+from torchatlas.errors import StateError
 from torchatlas.graph.arguments import Constant
 from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import (
@@ -71,7 +72,8 @@ def missing_here(keeps_values: bool) -> str | None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return "torch.distributed is initialized"
-    return None
+    module = build.load()
+    return None if module is None or module.has_room() else "sixteen native recordings run already"
 
 
 class NativeRecorder(Recorder):
@@ -138,7 +140,8 @@ class NativeRecorder(Recorder):
         self._stopped, self._end = False, None
         _, codes, layouts, _ = self._core.counts()
         watched = self._guard is not None or self._listener is not None or self._values is not None
-        ours_alone = not watched and not self._forked and not self._mode.over
+        failed = self._core.error() is not None  # and what it asked about an operator or a line was not answered
+        ours_alone = not watched and not self._forked and not self._mode.over and not failed
         serves_again = ours_alone and len(_IDLE) < _MOST_IDLE and max(codes, layouts) <= _MOST_KEPT
         self._core.release(not serves_again)  # one that serves again keeps the code objects that it knows
         if serves_again:
@@ -197,7 +200,7 @@ class NativeRecorder(Recorder):
 
     def start(self) -> None:
         if not self._core.start(self.current):
-            raise RuntimeError("sixteen native recordings run already")
+            raise StateError("Sixteen native recordings run already: use native=False for more.")
         self.thread, self._began_in = threading.current_thread().name, running_node()
         self.began_ns, self.first_sequence_nr = self._module.clock_ns(), next_sequence_nr()
 
