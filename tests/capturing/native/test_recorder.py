@@ -329,24 +329,17 @@ def raise_interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def recorded_atan2(rec: Any) -> None:
-    with rec:
-        torch.atan2(X, X)
-        for _ in range(1000):  # Python hears of the interrupt in between
-            pass
-
-
 @pytest.mark.usefixtures("native")
-def test_an_interrupt_while_an_operator_is_described_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*names: Any) -> Any:
-        raise KeyboardInterrupt
+def test_an_operator_that_could_not_be_described_is_seen_by_later_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*names: Any) -> Any:
+        raise RuntimeError("ours")
 
     monkeypatch.setattr("torchatlas.capturing.native.recorder._IDLE", [])
     with monkeypatch.context() as patched:
-        patched.setattr(NativeRecorder, "_describe", interrupted)
+        patched.setattr(NativeRecorder, "_describe", failing)
         rec = atlas.recording(native=True)  # its recorder is made now, and asks that
-    with pytest.raises(KeyboardInterrupt):
-        recorded_atan2(rec)
+    with pytest.warns(RuntimeWarning, match="ours"), rec:
+        torch.atan2(X, X)
     del rec
     with atlas.recording(native=True) as after:
         torch.atan2(X, X)

@@ -61,7 +61,7 @@ inline void Recorder::encode(const IValue& value, Frame& frame, bool external, L
     keep(kOpaque, IValue(std::string("torch.storage.UntypedStorage")));
   } else if (value.isObject() || value.isCapsule() || value.isGenericDict() || value.isTuple() || value.isFuture() ||
              value.isRRef() || value.isPyObject() || value.isStream()) {
-    keep(kOpaque, IValue(value.tagKind()));
+    keep(kOpaque, IValue(value.isObject() ? std::string("torch.ScriptObject") : value.tagKind()));
   } else {
     keep(kValue, value);
   }
