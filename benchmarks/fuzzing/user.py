@@ -198,6 +198,7 @@ def _foreign(names: frozenset[str]) -> frozenset[str]:
 
 def warm_up(seeds: list[Seed], folder: Path) -> None:
     """Use every seed once, so that whatever is imported or opened lazily is there before cases are watched."""
+    world()  # so is what it asks itself
     for seed in seeds:
         path = folder / f"case{seed.suffix}"
         path.write_bytes(seed.data)
