@@ -11,15 +11,15 @@ What fails must be named, in backquotes, by a row of docs/limits.md that says "p
 something is not. Each model has a process of its own; one thread. timm's models are left out if they have more than
 100 million parameters, or if one of the checks takes more than 10 seconds of CPU time or 8 GB.
 
-timm is no dependency: `make timm` installs it, and without it the others run. With `--results FILE`, a line of JSON is
-written for each check; a run that is started again leaves out what FILE holds, and its summary is of all of it.
+timm is no dependency: `make timm` installs it, and without it the others run. A whole run takes many hours. With
+`--results FILE`, a line of JSON is written for each check; a run that is started again, here or elsewhere, leaves out
+what FILE holds, and its summary is of all of it. benchmarks/verified.jsonl holds what docs/verified.md tells.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import multiprocessing
 import resource
 import signal
@@ -28,7 +28,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from datetime import date
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ from corpus import (
 from render.layout import verify
 from support import load_transformers
 
-from benchmarks.verified_results import UNFINISHED, Check, line, named_limits, read, table, unexplained, write_page
+from benchmarks.verified_results import UNFINISHED, Check, add, line, named_limits, read, table, unexplained, write_page
 
 CATALOGUES = {
     "torchvision": torchvision_models.MODELS,
@@ -143,7 +143,8 @@ def check(entry: Entry, mode: str) -> Check:
             kind = "left out" if is_out_of_memory(error) else "does not run here"
             found["verdict"] = f"{kind}: {type(error).__name__}: {first_line(error)}"
     seconds, peak = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Check(catalogue_of(entry), entry.name, mode, **found, seconds=round(seconds, 2), peak_bytes=peak)
+    day = str(date.today())
+    return Check(catalogue_of(entry), entry.name, mode, **found, seconds=round(seconds, 2), peak_bytes=peak, day=day)
 
 
 def proved(graph: atlas.Graph) -> dict[str, Any]:
@@ -269,7 +270,7 @@ def checks(entry: Entry, modes: list[str], seconds: float) -> Iterator[Check]:
         process.kill()
         process.join()
         if verdict:
-            yield Check(catalogue, entry.name, left.pop(0), verdict)
+            yield Check(catalogue, entry.name, left.pop(0), verdict, day=str(date.today()))
 
 
 def chosen(words: list[str]) -> list[Entry]:
@@ -298,8 +299,7 @@ def run(entries: list[Entry], modes: Sequence[str], seconds: float, results: Pat
             continue
         found = list(checks(entry, left, seconds))
         if results is not None:
-            with results.open("a") as file:
-                file.writelines(json.dumps(asdict(one)) + "\n" for one in found if not one.unfinished)
+            add((one for one in found if not one.unfinished), results)
         yield found
 
 

@@ -6,9 +6,9 @@ import json
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import date
+from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +34,7 @@ class Check:
     defects: list[str] = field(default_factory=list)  # of the picture
     seconds: float = 0.0  # of CPU time
     peak_bytes: int = 0
+    day: str = ""
 
     @property
     def equal(self) -> bool:
@@ -65,10 +66,31 @@ class Check:
         return f"{self.mode}: {', '.join(found)}"
 
 
+def versions() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in PACKAGES if find_spec(name) is not None)
+
+
 def read(results: Path | None) -> list[Check]:
+    """The checks that a file holds. What other versions of the packages have passed says nothing of these."""
     if results is None or not results.exists():
         return []
-    return [Check(**json.loads(text)) for text in results.read_text().splitlines()]
+    head, *lines = results.read_text().splitlines()
+    if (written := json.loads(head)["versions"]) != versions():
+        raise SystemExit(f"{results} is of {written}, and here is {versions()}: name another file with --results.")
+    return [Check(**json.loads(text)) for text in lines]
+
+
+def add(found: Iterable[Check], results: Path) -> None:
+    """Write checks to the end of a file, each as a line of what is not as usual."""
+    if not results.exists():
+        results.write_text(json.dumps({"versions": versions()}) + "\n")
+    with results.open("a") as file:
+        file.writelines(json.dumps(unusual(one)) + "\n" for one in found)
+
+
+def unusual(check: Check) -> dict[str, object]:
+    usual = {one.name: one.default if one.default is not MISSING else None for one in fields(check)}
+    return {name: value for name, value in vars(check).items() if value != usual[name] and value not in ({}, [])}
 
 
 def named_limits() -> str:
@@ -147,13 +169,14 @@ def write_page(found: list[Check], catalogues: Catalogues, families: Families) -
 
 def page(found: list[Check], catalogues: Catalogues, families: Families) -> list[str]:
     limits, run = named_limits(), {one.model for one in found}
-    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    days = sorted({one.day for one in found})
+    when = f"{days[0]} to {days[-1]}" if len(days) > 1 else days[0]
     not_run = {name: len(set(models) - run) for name, models in catalogues.items()}
     family_of = {model: family for family, models in families.items() for model in models}
     by_family = grouped([one for one in found if one.model in family_of], lambda one: family_of[one.model])
     left_out = {one.model: one.verdict for one in found if one.left_out and one.mode != "trace"}
     return [
-        f"{date.today()}, {versions}, Python {platform.python_version()}, {platform.machine()}, one thread.",
+        f"{when}, {versions()}, Python {platform.python_version()}, {platform.machine()}, one thread.",
         f"Not run yet: {', '.join(f'{count:,} of {name}' for name, count in not_run.items() if count) or 'none'}.",
         "",
         table(found, limits),

@@ -9,6 +9,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,10 @@ def test_a_run_goes_on_where_its_results_end(tmp_path: Path) -> None:
         ("two", "forward", "equal"),
     ]
     assert found[0].ops > 0
+    assert [one.day for one in found] == [str(date.today())] * 3
+    results.write_text(results.read_text().replace("torch ", "torch 0.", 1))
+    with pytest.raises(SystemExit, match=r"torch 0\..* name another file with --results"):
+        verified_results.read(results)
 
 
 @forks
