@@ -93,6 +93,16 @@ def test_a_function_wrapped_by_torch() -> None:
     here(source(rec.graph, "cos"), "without_gradient", "return x.cos()")
 
 
+def test_a_deprecated_function_of_torch() -> None:
+    """Its wrapper stands in typing_extensions, which torch installs."""
+    layer = torch.nn.Linear(2, 2)
+    layer(torch.ones(2)).sum().backward()
+    with atlas.recording() as rec, pytest.warns(FutureWarning, match="deprecated"):
+        torch.nn.utils.clip_grad_norm(layer.parameters(), 1.0)
+    lines = {node.source.function for node in rec.graph.where(kind="op") if node.source}
+    assert lines == {"test_a_deprecated_function_of_torch"}
+
+
 def test_a_function_wrapped_by_the_standard_library() -> None:
     @functools.cache
     def cached() -> torch.Tensor:

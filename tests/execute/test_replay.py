@@ -379,6 +379,17 @@ def test_memory_that_an_op_takes_uninitialized_is_kept() -> None:
     assert found.uninitialized > 0
 
 
+@pytest.mark.filterwarnings("ignore:.*quantiz.*:UserWarning")
+def test_quantized_memory_that_is_uninitialized_is_not_compared() -> None:
+    def program() -> None:
+        made = torch._empty_affine_quantized((9,), scale=0.1, zero_point=10, dtype=torch.quint8)
+        torch.empty_quantized((4,), made)
+
+    found = verify(recorded(program))
+    assert found, str(found)
+    assert (found.uninitialized, found.outputs) == (2, 0)
+
+
 def test_tensors_are_freed_after_their_last_use() -> None:
     graph = recorded(lambda: [torch.ones(10) * 2 for _ in range(50)])
 

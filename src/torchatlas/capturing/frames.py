@@ -22,9 +22,14 @@ from itertools import islice, pairwise
 from typing import Any
 
 import torch
+import typing_extensions
 
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
-_SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
+_SKIPPED = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(__file__)) + os.sep,
+    typing_extensions.__file__,  # whoever calls a deprecated function of torch calls a wrapper in there
+)
 _CHECKPOINT = os.path.join(_SKIPPED[0], "utils", "checkpoint.py")
 _RECOMPUTE = ("backward", "unpack_hook", "recompute_fn")
 _GRADCHECK = os.path.join(_SKIPPED[0], "autograd", "gradcheck.py")

@@ -215,6 +215,7 @@ class ReplayKeeper:
                 self._note_write(tensor, facts.resizes)
         for item in leaves:
             unknown = (facts.has_workspace and is_bytes(item)) or self._is_unwritten(item)
+            unknown = unknown or (facts.uninitialized and isinstance(item, torch.Tensor) and item.is_quantized)
             self._digests.append(NO_DIGEST if unknown else fingerprint(item))
         self._pointers.append(len(self._digests))
 

@@ -78,8 +78,9 @@ GLOO_BUFFERED = frozenset({"c10d._reduce_scatter_base_", "c10d.reduce_scatter_te
 # Their results hold whatever was in memory.
 # fmt: off
 UNINITIALIZED = frozenset({
+    "aten._empty_affine_quantized.default", "aten._empty_per_channel_affine_quantized.default",
     "aten.empty.memory_format", "aten.empty_like.default", "aten.empty_permuted.default", "aten.empty_strided.default",
-    "aten.new_empty.default", "aten.new_empty_strided.default",
+    "aten.empty_quantized.default", "aten.new_empty.default", "aten.new_empty_strided.default",
 })
 # fmt: on
 # What they enlarge holds whatever was in memory.
