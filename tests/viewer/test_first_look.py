@@ -103,6 +103,24 @@ def test_what_only_the_second_graph_has_can_be_read_about(page_of, tmp_path: Pat
     assert "tanh" in page.locator(".details h3").inner_text()
 
 
+def test_times_of_one_run_are_not_compared(page_of, tmp_path: Path) -> None:
+    def step(width: int, repeat: int) -> Graph:
+        return atlas.capture(nn.Linear(4, width), torch.ones(2, 4), repeat=repeat)
+
+    def headings(repeat: int) -> tuple[list[str], str]:
+        path = atlas.compare(step(4, repeat), step(400, repeat)).save(tmp_path / f"{repeat}.html")
+        pane = page_of(Path(path)).locator(".compare")
+        return pane.locator("th").all_inner_texts(), pane.inner_text()
+
+    names, text = headings(1)
+    assert "parameters" in names
+    assert "time" not in names
+    assert "one run each: not compared" in text
+    names, text = headings(3)
+    assert "time" in names
+    assert "median of 3" in text
+
+
 def test_the_graph_can_be_taken_out_of_the_page(page_of, vanishing: Graph, tmp_path: Path) -> None:
     page = page_of(vanishing)
     page.locator("summary", has_text="share").click()

@@ -274,6 +274,7 @@ def test_two_graphs_side_by_side() -> None:
     assert modules["2"]["a"]["parameters"] == 68
     assert modules["2"]["b"]["parameters"] == 102
     assert page["times"][""] == "not compared"
+    assert page["time"].endswith("one run each: not compared")
 
 
 def test_equal_graphs_and_refusals() -> None:

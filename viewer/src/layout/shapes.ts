@@ -22,15 +22,21 @@ export class Shapes {
     const { edges } = this.outline.table;
     const leaf = edges.source[edge]!;
     if (child.repeat > 1 && child.differs) return ""; // each round has its own
-    const value = edges.value[edge]!;
-    if (value < 0) return "";
-    const shape = this.outline.graph.shape(this.atBorder(value, this.callWithin(edges.target[edge]!)));
+    const shape = this.arriving(edge);
     return shape === this.known(leaf, edges.output[edge]!) ? "" : shape;
   }
 
-  /** Whether a tensor enters a child in one shape, though on two ways. */
+  /** Whether a tensor enters a child in one shape, though by two edges. */
   agree(one: number, other: number, child: Item): boolean {
-    return one === other || child.isLeaf || this.outline.graph.shape(one) === this.outline.graph.shape(other);
+    const { value } = this.outline.table.edges;
+    return value[one] === value[other] || child.isLeaf || this.arriving(one) === this.arriving(other);
+  }
+
+  /** The shape of a tensor as it comes into the module call that reads it; "" if the edge has no value. */
+  private arriving(edge: number): string {
+    const { edges } = this.outline.table;
+    const value = edges.value[edge]!;
+    return value < 0 ? "" : this.outline.graph.shape(this.atBorder(value, this.callWithin(edges.target[edge]!)));
   }
 
   /** The same for a tensor that enters in several shapes: the one in which it was made. */

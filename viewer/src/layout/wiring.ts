@@ -95,7 +95,7 @@ export class Wirer {
     const { edges } = this.outline.table;
     const stands = this.stands;
     const last = first + group.length;
-    const known = new Map<number, WiredLine>();
+    const known = new Map<number, { line: WiredLine; shown: number }>(); // with the edge that it was first met by
     children.forEach((child, to) => {
       const begin = child.start - shift;
       for (let leaf = begin; leaf < begin + child.length; leaf++) {
@@ -110,17 +110,17 @@ export class Wirer {
           if (isOtherRound || (from === BORDER && !inputs.has(tensor))) continue;
           const shown = this.shownEdge(edge, leaf, shift);
           const key = tensor * children.length + to;
-          const line = known.get(key);
-          if (line) {
-            if (!this.shapes.agree(line.value, edges.value[shown]!, child)) line.label = this.shapes.labelMade(shown);
+          const met = known.get(key);
+          if (met) {
+            if (!this.shapes.agree(met.shown, shown, child)) met.line.label = this.shapes.labelMade(shown);
           } else {
             const label = this.shapes.label(shown, child);
-            known.set(key, { from, to, tensor, value: edges.value[shown]!, many: 1, label });
+            known.set(key, { line: { from, to, tensor, value: edges.value[shown]!, many: 1, label }, shown });
           }
         }
       }
     });
-    return [...known.values()];
+    return [...known.values()].map(({ line }) => line);
   }
 
   /** An edge of a first round as that of the shown one. Rounds that only look alike may read more or less. */
@@ -130,15 +130,16 @@ export class Wirer {
     return shown < first[leaf + shift + 1]! ? shown : edge;
   }
 
-  /** How many tensors one lane takes from another, as one line each. */
+  /** How many tensors one lane takes from another, or one iteration from those before, as one line each. */
   private bundles(children: Item[], places: Places): WiredLine[] {
-    if (children.filter((child) => child.kind === "lane").length < 2) return [];
+    const bundled = children.map((child) => this.isBundled(child));
+    if (bundled.filter(Boolean).length < 2) return [];
     const { kept } = this.outline.table;
     const tensors = new Map<number, Set<number>>();
     for (let row = 0; row < kept.source.length; row++) {
       const from = places.of(kept.source[row]!);
       const to = places.of(kept.target[row]!);
-      if (from === to || children[from]?.kind !== "lane" || children[to]?.kind !== "lane") continue;
+      if (from === to || !bundled[from] || !bundled[to]) continue;
       const pair = from * children.length + to;
       const known = getOrMake(tensors, pair, () => new Set());
       known.add(kept.source[row]! * OUTPUTS + kept.output[row]!);
@@ -151,6 +152,12 @@ export class Wirer {
       many: size,
       label: `${size.toLocaleString("en-US")} tensor${size > 1 ? "s" : ""}`,
     }));
+  }
+
+  /** A lane, an iteration or a repeat of several iterations. */
+  private isBundled(item: Item): boolean {
+    if (item.kind === "lane" || item.kind === "iteration") return true;
+    return item.kind === "loop" && this.outline.children(item, new Map()).some(({ kind }) => kind === "iteration");
   }
 
   private handed(first: number, length: number, places: Places): { child: number; tensor: number }[] {

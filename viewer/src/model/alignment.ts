@@ -10,6 +10,8 @@ interface Stored {
   only_a: number[];
   only_b: number[];
   modules: ModuleChange[];
+  times: Record<string, string>; // module -> longer, shorter, no difference (beyond the spread) or not compared
+  time: string; // of all ops, and whether it differs; "" if it is not known
   sentence: string;
 }
 

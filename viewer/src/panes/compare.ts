@@ -37,8 +37,13 @@ export function compare(app: App): Pane {
     'This page holds one graph. Compare two: atlas.compare(before, after).save("x.html"), or torchatlas view before.atlas after.atlas.';
   if (!side) return { name: "compare", title: "Compare", place: "bottom", element: h("div"), missing };
   const { stored } = side,
-    figures = [...new Set(stored.modules.flatMap((one) => Object.keys(one.a)))].sort((a, b) => order(a) - order(b));
-  const rows = stored.modules.filter((one) => figures.some((name) => one.a[name] !== one.b[name])).slice(0, MOST);
+    isTimed = stored.modules.some((one) => stored.times[one.path] !== "not compared"),
+    figures = [...new Set(stored.modules.flatMap((one) => Object.keys(one.a)))]
+      .filter((name) => name !== "time_ns" || isTimed)
+      .sort((a, b) => order(a) - order(b));
+  const differs = (one: ModuleChange, name: string) =>
+    name === "time_ns" ? isTimeChanged(stored.times[one.path]) : one.a[name] !== one.b[name];
+  const rows = stored.modules.filter((one) => figures.some((name) => differs(one, name))).slice(0, MOST);
   const modules = h(
     "table",
     {},
@@ -57,7 +62,7 @@ export function compare(app: App): Pane {
             },
           },
           h("td", {}, one.path || "(all)"),
-          ...figures.map((name) => cell(one, name)),
+          ...figures.map((name) => cell(one, name, name === "time_ns" ? stored.times[one.path] : undefined)),
         ),
       ),
     ),
@@ -80,6 +85,7 @@ export function compare(app: App): Pane {
     "div",
     { class: "compare" },
     h("p", {}, stored.sentence),
+    stored.time ? h("p", { class: "soft" }, `time in ops: ${stored.time}`) : null,
     h(
       "div",
       { class: "columns" },
@@ -110,13 +116,19 @@ function words(name: string): string {
   return name.replace(/_/g, " ").replace(/ ns$/, "");
 }
 
-/** Before, after, and by how much. */
-function cell(one: ModuleChange, name: string): HTMLElement {
+function isTimeChanged(verdict: string | undefined): boolean {
+  return verdict === "longer" || verdict === "shorter";
+}
+
+/** Before, after, and by how much. Of a time, `verdict` says whether it differs by more than its spread. */
+function cell(one: ModuleChange, name: string, verdict?: string): HTMLElement {
   const a = one.a[name] ?? null,
     b = one.b[name] ?? null,
     format = FORMATS.find(([part]) => name.includes(part))?.[1] ?? formatNumber;
   const text = (value: number | null) => (value === null ? "–" : format(value));
   if (a === b) return h("td", { class: "soft" }, text(a));
+  if (verdict && !isTimeChanged(verdict))
+    return h("td", { class: "soft", title: `${text(a)} → ${text(b)}` }, `${text(b)} ${verdict}`);
   const change =
     a && b !== null
       ? `${b > a ? "+" : "−"}${formatNumber(Math.abs((100 * (b - a)) / a))} %`

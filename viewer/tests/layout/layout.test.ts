@@ -243,6 +243,31 @@ describe("lanes", () => {
   });
 });
 
+describe("iterations", () => {
+  test("have one line for what one takes from those before, also a repeat of several", () => {
+    const iteration = (title: string, repeat = 1): Tree => ({
+      title,
+      kind: "iteration",
+      repeat,
+      children: ["forward", "update"],
+    });
+    const rounds: Tree = { title: "rounds", kind: "loop", repeat: 2, children: [iteration("a"), iteration("b")] };
+    const outline = makeOutline(
+      [iteration("first", 3), iteration("odd"), rounds],
+      [],
+      [
+        [1, 6],
+        [1, 7],
+        [7, 8],
+      ],
+    );
+    const scene = layoutScene(outline, options({ open: allGroups(outline) }));
+    expect(faultsOf(scene, outline)).toEqual(NONE);
+    expect(ends(scene)).toEqual(["first > odd", "odd > rounds"]);
+    expect(frame(scene, "odd").y).toBeGreaterThan(frame(scene, "first").y + frame(scene, "first").height);
+  });
+});
+
 describe("ways to look at it", () => {
   test("to the right, lines run from left to right and headings stay on top", () => {
     const outline = residual();

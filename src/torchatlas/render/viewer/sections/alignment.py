@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchatlas.analysis.diff import compared, summary
+from torchatlas.analysis.time_changes import TimeChange
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
@@ -45,9 +46,14 @@ def alignment(subject: Subject) -> Members:
             "only_b": found.added,
             "modules": modules,
             "times": {path: change.verdict for path, change in comparison.times.items()},
+            "time": _time_text(comparison.times[""]),
             "sentence": summary(comparison),
         }
     }
+
+
+def _time_text(time: TimeChange) -> str:
+    return str(time) if time.before or time.after else ""
 
 
 def _text(item: Any) -> str:
