@@ -22,8 +22,10 @@ class Groups:
         self.group = list(range(len(units)))
         self.members: dict[int, list[int]] = {unit: [unit] for unit in range(len(units))}
         self.order = MovableOrder(len(units))
-        self._before = [set(found) - {unit} for unit, found in enumerate(units.before)]  # by group, kept up to date
-        self._after = [set(found) - {unit} for unit, found in enumerate(units.after)]
+        self._before = [
+            set(neighbours) - {unit} for unit, neighbours in enumerate(units.before)
+        ]  # by group, kept up to date
+        self._after = [set(neighbours) - {unit} for unit, neighbours in enumerate(units.after)]
 
     def before(self, group: int) -> set[int]:
         return set(self._before[group])
@@ -42,10 +44,10 @@ class Groups:
         return next(iter(after)) if len(after) == 1 else None
 
     def _between(self, first: int, second: int) -> tuple[set[int], bool] | None:
-        """The groups between two that depend on `first`, or (True) those that `second` depends on.
+        """Of the groups between two in the order, those that depend on `first`, or (True) those that `second` needs.
 
-        None when some group is both: joining the two would close a circle. Either set alone would tell. The two
-        searches take turns, so that the smaller set decides the time.
+        None when some group is both: joining the two would close a circle. Either set will do, so two searches take
+        turns and the smaller set decides the time.
         """
         place = self.order.place
         low, high = place[first], place[second]
@@ -53,10 +55,10 @@ class Groups:
         ahead = _walk(self._after, first, second, later, earlier, lambda group: place[group] < high)
         back = _walk(self._before, second, first, earlier, later, lambda group: place[group] > low)
         while True:
-            for steps, found, come_before in ((back, earlier, True), (ahead, later, False)):
+            for steps, collected, come_before in ((back, earlier, True), (ahead, later, False)):
                 closes_circle = next(steps, None)
                 if closes_circle is None:
-                    return found, come_before
+                    return collected, come_before
                 if closes_circle:
                     return None
 
@@ -65,10 +67,10 @@ class Groups:
         if one == other:
             return one
         first, second = sorted((one, other), key=self.order.place.__getitem__)
-        found = self._between(first, second)
-        if found is None:
+        between = self._between(first, second)
+        if between is None:
             return None
-        where = self._make_way(first, second, *found)
+        where = self._make_way(first, second, *between)
         kept, gone = sorted((first, second), key=self._size, reverse=True)  # the smaller is renumbered: n log n in all
         if where != kept:
             self.order.move_before(kept, where)
@@ -141,7 +143,7 @@ class MovableOrder:
         place[one] = (place[left] + place[right]) // 2
 
     def _make_room(self, around: int) -> None:
-        """Number again the smallest range of places around one that is wide enough for what it holds."""
+        """Renumber the smallest range of places around an item that is wide enough for what it holds."""
         place, width, count = self.place, 2, 1
         first = last = around
         while True:
@@ -153,16 +155,16 @@ class MovableOrder:
             if 4 * count * count <= width:
                 break
             width *= 2
-        one, step = first, width // count
+        item, step = first, width // count
         for number in range(count):
-            place[one] = low + number * step
-            one = self._right[one]
+            place[item] = low + number * step
+            item = self._right[item]
 
 
 def _walk(
-    near: list[set[int]], start: int, goal: int, found: set[int], met: set[int], is_between: Callable[[int], bool]
+    near: list[set[int]], start: int, goal: int, reached: set[int], met: set[int], is_between: Callable[[int], bool]
 ) -> Iterator[bool]:
-    """Collect in `found` what can be reached and is between, nearest first.
+    """Collect in `reached` what can be reached and is between, nearest first.
 
     Yields True where a step leads to the goal or to what the other search has met.
     """
@@ -170,8 +172,8 @@ def _walk(
     while waiting:
         one = waiting.popleft()
         for other in near[one]:
-            if other not in found and is_between(other):
-                found.add(other)
+            if other not in reached and is_between(other):
+                reached.add(other)
                 waiting.append(other)
             yield other in met or (other == goal and one != start)
 
@@ -197,22 +199,22 @@ def sorted_groups(units: Units, groups: Iterable[list[int]]) -> list[list[int]]:
     ]
     after: list[list[int]] = [[] for _ in members]
     for number, needed in enumerate(before):
-        for one in needed:
-            after[one].append(number)
+        for other in needed:
+            after[other].append(number)
     missing = [len(needed) for needed in before]
     ready = [(members[number][0], number) for number, count in enumerate(missing) if not count]
     heapq.heapify(ready)
-    found = []
+    ordered = []
     while ready:
         _, number = heapq.heappop(ready)
-        found.append(members[number])
-        for one in after[number]:
-            missing[one] -= 1
-            if not missing[one]:
-                heapq.heappush(ready, (members[one][0], one))
-    if len(found) < len(members):
+        ordered.append(members[number])
+        for other in after[number]:
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(ready, (members[other][0], other))
+    if len(ordered) < len(members):
         raise CircleError([members[number] for number, count in enumerate(missing) if count])
-    return found
+    return ordered
 
 
 class CircleError(Exception):
@@ -225,8 +227,8 @@ class CircleError(Exception):
 
 def of_nodes(units: Units, groups: list[list[int]]) -> Array:
     """Per node of the graph the number of its group; -1 for what is in none."""
-    found = np.full(len(units.graph), -1, np.int64)
+    numbers = np.full(len(units.graph), -1, np.int64)
     for number, group in enumerate(groups):
         for unit in group:
-            found[units.ops[unit]] = number
-    return found
+            numbers[units.ops[unit]] = number
+    return numbers

@@ -118,13 +118,13 @@ def _fact(name: str, figure: Any, right: Any, origin: str) -> PartitionCheck:
 
 def _blocks(report: PartitionReport, block: str) -> int:
     """How many modules of a class hold operations of some subgraph, themselves or in modules inside."""
-    graph, found = report.graph, set()
+    graph, paths = report.graph, set()
     parents, modules = graph.columns["call_parent"].tolist(), graph.columns["call_module"].tolist()
-    for call in {int(graph.columns["node_call"][op]) for one in report.subgraphs for op in one.ops}:
+    for call in {int(graph.columns["node_call"][op]) for subgraph in report.subgraphs for op in subgraph.ops}:
         at = call
         while at >= 0:
             module = graph.tables.modules[modules[at]]
             if module.type == block:
-                found.add(module.path)
+                paths.add(module.path)
             at = parents[at]
-    return len(found)
+    return len(paths)

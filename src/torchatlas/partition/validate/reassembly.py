@@ -20,16 +20,16 @@ def runs_of(example: Example, recorded: bool) -> Runs:
     Another input may well take another path than the recorded one; an almost equal one hardly does.
     """
     first = (example.args, example.kwargs)
-    found: Runs = []
+    runs: Runs = []
     for args, kwargs in (first, _other(first), *([_almost(first)] if recorded else [])):
         try:
             made = _results(example.model, example.model, args, kwargs)
         except Exception:
-            if not found:
+            if not runs:
                 raise
             break  # it does not take the second input: then one must do
-        found.append((args, kwargs, made))
-    return found
+        runs.append((args, kwargs, made))
+    return runs
 
 
 def _results(run: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -81,15 +81,15 @@ def reassembled(report: PartitionReport, runs: Runs, model: Any) -> PartitionChe
         return PartitionCheck(name, None, str(error))
     for args, kwargs, expected in runs:
         try:
-            found = _results(pieces, model, args, kwargs)
+            results = _results(pieces, model, args, kwargs)
         except InputMismatchError as error:
             if report.front_end != "run" or expected is runs[0][2]:
                 return PartitionCheck(name, False, str(error))
             refused += 1
             continue
-        if len(found) != len(expected):
-            return PartitionCheck(name, False, f"{len(found)} results, {len(expected)} of the model")
-        for number, (one, right) in enumerate(zip(found, expected, strict=True)):
+        if len(results) != len(expected):
+            return PartitionCheck(name, False, f"{len(results)} results, {len(expected)} of the model")
+        for number, (one, right) in enumerate(zip(results, expected, strict=True)):
             if not same(one, right):
                 return PartitionCheck(name, False, f"result {number} is not the model's to the bit")
     detail = f"{len(runs[0][2]):,} results equal to the bit, for {len(runs) - refused} of {len(runs)} inputs"
