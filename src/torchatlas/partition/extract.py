@@ -195,7 +195,7 @@ def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.Gra
             calls.setdefault(home[node], []).append(node)
     left_over = _left_over(nodes, home)
     for number in range(1 + max((known for known in home.values() if known is not None), default=0)):
-        own: dict[Any, Any] = {}  # what no subgraph names, copied for this one
+        own: dict[Any, Any] = {}  # copies, for this part, of nodes that no subgraph names
 
         def copied(node: Any, own: dict[Any, Any] = own, number: int = number) -> Any:
             if node in copies:

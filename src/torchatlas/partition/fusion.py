@@ -150,7 +150,7 @@ class Fusion:
         return to_scores
 
     def _is_softmax(self, unit: int) -> bool:
-        """Not a norm, which two linear layers can have between them."""
+        """True for a softmax, but not for a norm, which two linear layers can have between them."""
         nodes = self.units.graph.nodes
         return any("softmax" in short_name(nodes[op].operation) for op in self.units.ops[unit])
 
@@ -195,8 +195,8 @@ class Fusion:
 
     def _objection(self, producer: int, consumer: int) -> str | None:
         """The first rule that forbids it, in words."""
-        one, two = self.states[producer], self.states[consumer]
-        for state in (one, two):
+        source, target = self.states[producer], self.states[consumer]
+        for state in (source, target):
             if state.alone is not None:
                 return f"{self.units.names[state.alone]} {self.kernels[state.alone].why}"
         reads = self._reads.between(producer, consumer)
@@ -206,15 +206,19 @@ class Fusion:
                 return f"{name} reads it at other places than it is made"
             if kind is KernelKind.PRODUCT:
                 return f"{name} is a product, which reads its operands many times"
-        if one.products and two.products:
+        if source.products and target.products:
             return "both hold a product"
-        if (one.products and two.rows is not None) or (two.products and one.rows is not None):
+        if (source.products and target.rows is not None) or (target.products and source.rows is not None):
             return "a reduction needs whole rows, which a product has in several places"
-        merged = _joined(one, two)
-        if one.rows is not None and two.rows is not None and (one.rows, one.axes) != (two.rows, two.axes):
+        merged = _joined(source, target)
+        if (
+            source.rows is not None
+            and target.rows is not None
+            and (source.rows, source.axes) != (target.rows, target.axes)
+        ):
             return "they reduce over other rows"
-        small = min(one.space, two.space)
-        if one.space != two.space and small != merged.rows:
+        small = min(source.space, target.space)
+        if source.space != target.space and small != merged.rows:
             return "one runs over more elements than the other"
         for read in reads:
             if read.numel not in (merged.space, merged.rows):
@@ -260,12 +264,13 @@ def _state(unit: int, kernel: Kernel) -> _State:
     return _State(kernel.space, kernel.rows, kernel.axes, int(kernel.kind is KernelKind.PRODUCT), alone, size)
 
 
-def _joined(one: _State, two: _State) -> _State:
+def _joined(first: _State, second: _State) -> _State:
     """Two kernels as one."""
-    rows, axes = (one.rows, one.axes) if one.rows is not None else (two.rows, two.axes)
-    space = max(one.space, two.space)
-    size = sum(state.element_bytes for state in (one, two) if state.space == space)  # single numbers per row are few
-    return _State(space, rows, axes, one.products + two.products, None, size)
+    rows, axes = (first.rows, first.axes) if first.rows is not None else (second.rows, second.axes)
+    space = max(first.space, second.space)
+    # Single numbers per row are few: they do not count.
+    size = sum(state.element_bytes for state in (first, second) if state.space == space)
+    return _State(space, rows, axes, first.products + second.products, None, size)
 
 
 class _GroupReads:

@@ -31,7 +31,7 @@ def traced_by_fx(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         with left_alone(model, args, kwargs):
             expected = _made(model, args, kwargs)
         for _ in range(2):  # tensors that it made while it was traced are constants now, and may be written to
-            quiet = whole(contextlib.redirect_stderr(io.StringIO()))  # it tells of errors there
+            quiet = whole(contextlib.redirect_stderr(io.StringIO()))  # a GraphModule prints its errors there
             with left_alone(model, args, kwargs), quiet:
                 _compare(_made(module, args, kwargs), expected)
     return module

@@ -22,9 +22,8 @@ class Groups:
         self.group = list(range(len(units)))
         self.members: dict[int, list[int]] = {unit: [unit] for unit in range(len(units))}
         self.order = MovableOrder(len(units))
-        self._before = [
-            set(neighbours) - {unit} for unit, neighbours in enumerate(units.before)
-        ]  # by group, kept up to date
+        # By group, kept up to date.
+        self._before = [set(neighbours) - {unit} for unit, neighbours in enumerate(units.before)]
         self._after = [set(neighbours) - {unit} for unit, neighbours in enumerate(units.after)]
 
     def before(self, group: int) -> set[int]:
@@ -113,24 +112,24 @@ class MovableOrder:
 
     def __init__(self, count: int) -> None:
         head, tail = count, count + 1  # stay outside of all others
-        self.place = [one * _GAP for one in range(count)] + [-_GAP, count * _GAP]
+        self.place = [number * _GAP for number in range(count)] + [-_GAP, count * _GAP]
         self._left = [head, *range(count - 1), -1, count - 1 if count else head]
         self._right = [*range(1, count), tail, 0 if count else tail, -1] if count else [tail, -1]
         self._head, self._tail = head, tail
 
-    def remove(self, one: int) -> None:
-        left, right = self._left[one], self._right[one]
+    def remove(self, item: int) -> None:
+        left, right = self._left[item], self._right[item]
         self._right[left], self._left[right] = right, left
 
-    def move_before(self, one: int, other: int) -> None:
-        self.remove(one)
-        self._insert(one, self._left[other], other)
+    def move_before(self, item: int, neighbour: int) -> None:
+        self.remove(item)
+        self._insert(item, self._left[neighbour], neighbour)
 
-    def move_behind(self, one: int, other: int) -> None:
-        self.remove(one)
-        self._insert(one, other, self._right[other])
+    def move_behind(self, item: int, neighbour: int) -> None:
+        self.remove(item)
+        self._insert(item, neighbour, self._right[neighbour])
 
-    def _insert(self, one: int, left: int, right: int) -> None:
+    def _insert(self, item: int, left: int, right: int) -> None:
         place = self.place
         if left == self._head and right != self._tail:
             place[left] = place[right] - 2 * _GAP
@@ -138,9 +137,9 @@ class MovableOrder:
             place[right] = place[left] + 2 * _GAP
         if place[right] - place[left] < 2:
             self._make_room(left)
-        self._left[one], self._right[one] = left, right
-        self._right[left] = self._left[right] = one
-        place[one] = (place[left] + place[right]) // 2
+        self._left[item], self._right[item] = left, right
+        self._right[left] = self._left[right] = item
+        place[item] = (place[left] + place[right]) // 2
 
     def _make_room(self, around: int) -> None:
         """Renumber the smallest range of places around an item that is wide enough for what it holds."""
@@ -170,12 +169,12 @@ def _walk(
     """
     waiting = deque([start])
     while waiting:
-        one = waiting.popleft()
-        for other in near[one]:
-            if other not in reached and is_between(other):
-                reached.add(other)
-                waiting.append(other)
-            yield other in met or (other == goal and one != start)
+        group = waiting.popleft()
+        for neighbour in near[group]:
+            if neighbour not in reached and is_between(neighbour):
+                reached.add(neighbour)
+                waiting.append(neighbour)
+            yield neighbour in met or (neighbour == goal and group != start)
 
 
 def _contract(near: list[set[int]], back: list[set[int]], kept: int, gone: int) -> None:

@@ -36,7 +36,7 @@ class Ledger:
 
     @cached_property
     def value_bytes(self) -> Array:
-        """What reading each value once moves."""
+        """Per value the bytes that one read of it moves."""
         size = np.array([operand.bytes for operand in self.operands] or [0], np.int64)
         return size[self.graph.columns["value_layout"]]
 
@@ -171,7 +171,7 @@ def traffic(ledger: Ledger, group: Array, count: int) -> Traffic:
     outside = (to >= 0) & (origin != to) & ~weight
 
     def distinct(keys: list[Array], values: Array) -> tuple[Array, Array]:
-        """Bytes per distinct key and storage, where overlapping views of one storage are not counted beyond it."""
+        """Bytes per distinct key and storage. Views of one storage together count no more than the storage."""
         rows = np.unique(np.stack([*keys, storage[values], values], axis=1), axis=0)
         head, first = np.unique(rows[:, :-1], axis=0, return_inverse=True)
         total = np.bincount(first.ravel(), size[rows[:, -1]], minlength=len(head)).astype(np.int64)
@@ -218,7 +218,8 @@ def _only_inside(ledger: Ledger, value: Array, inner: Array) -> Array:
 
 
 def _saved(ledger: Ledger, node: Array, value: Array, only_inside: Array, group: Array, count: int) -> Array:
-    """Bytes of reads of what the group made and of writes that only it reads; at most what the op was costed with."""
+    """Per group the bytes that one kernel saves: reads of what the group made, and writes that only the group reads; of
+    an op at most what it was costed with."""
     size, nodes = ledger.value_bytes, len(ledger.graph)
     reads = np.bincount(node, size[value], minlength=nodes)
     wrote, result = ledger.results

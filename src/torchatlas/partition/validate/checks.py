@@ -236,12 +236,12 @@ def _unknown(facts: GraphFacts) -> Iterator[str]:
         yield f"{sum(report.operation_type_counts.values())} operations by kind, {len(facts.ops)} in the graph"
 
 
-def _stable(one: PartitionReport, two: PartitionReport) -> Iterator[str]:
+def _stable(first: PartitionReport, second: PartitionReport) -> Iterator[str]:
     identity = attrgetter("node_id", "node_name", "nodes", "depends_on", "partition_reason")
-    if len(one) != len(two):
-        yield f"{len(one):,} subgraphs, then {len(two):,}"
-    for a, b in zip(one.subgraphs, two.subgraphs, strict=False):
+    if len(first) != len(second):
+        yield f"{len(first):,} subgraphs, then {len(second):,}"
+    for a, b in zip(first.subgraphs, second.subgraphs, strict=False):
         if identity(a) != identity(b):
             yield f"{a.node_id} ({a.node_name}) is {b.node_id} ({b.node_name}) the second time"
-    if one.boundaries != two.boundaries:
+    if first.boundaries != second.boundaries:
         yield "the borders differ"

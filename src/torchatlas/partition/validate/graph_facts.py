@@ -50,7 +50,7 @@ class GraphFacts:
     def made(self) -> list[list[int]]:
         columns = self.graph.columns
         ends, values = columns["output_ptr"].tolist(), columns["output_value"].tolist()
-        return [[one for one in values[a:b] if one >= 0] for a, b in pairwise(ends)]
+        return [[value for value in values[a:b] if value >= 0] for a, b in pairwise(ends)]
 
     @cached_property
     def is_view(self) -> set[int]:
@@ -73,8 +73,8 @@ class GraphFacts:
         """Per value the one whose memory it looks at, through views."""
         bases: list[int] = []
         for value, producer in enumerate(self.producer):
-            looked_at = [one for one, _ in self.taken[producer]] if producer in self.is_view else []
-            same = [one for one in looked_at if one < value and self.storage[one] == self.storage[value]]
+            looked_at = [other for other, _ in self.taken[producer]] if producer in self.is_view else []
+            same = [other for other in looked_at if other < value and self.storage[other] == self.storage[value]]
             bases.append(bases[same[0]] if same else value)
         return bases
 
@@ -89,7 +89,7 @@ class GraphFacts:
         return role in _WEIGHTS and self.maker(value) is None
 
     def total(self, values: Iterable[int]) -> int:
-        """Bytes of distinct values; of one memory never more than it has."""
+        """Bytes of distinct values. Those in one storage together count no more than the storage."""
         of_storage: dict[int, int] = defaultdict(int)
         for value in set(values):
             of_storage[self.storage[value]] += self.value_bytes[value]
@@ -104,7 +104,7 @@ class GraphFacts:
     @cached_property
     def claimed(self) -> list[set[int]]:
         """Per subgraph what the report says it depends on; what is no subgraph is left to the check of circles."""
-        return [{self.number[one] for one in s.depends_on if one in self.number} for s in self.report.subgraphs]
+        return [{self.number[other] for other in s.depends_on if other in self.number} for s in self.report.subgraphs]
 
     @cached_property
     def needs(self) -> list[set[int]]:
@@ -147,7 +147,7 @@ class GraphFacts:
                 if writes:
                     written[at].add(self.storage[value])
         return [
-            {one for one in claimed - needed if touched[at] & written[one] or written[at] & touched[one]}
+            {other for other in claimed - needed if touched[at] & written[other] or written[at] & touched[other]}
             for at, (claimed, needed) in enumerate(zip(self.claimed, self.needs, strict=True))
         ]
 
@@ -189,7 +189,7 @@ class GraphFacts:
                 leaving[source].append((target, value))
         reads: list[tuple[int | None, int, int]] = []
         for writer in self.ops:
-            if writer in self.is_view and all(self.maker(one) != writer for one in self.made[writer]):
+            if writer in self.is_view and all(self.maker(output) != writer for output in self.made[writer]):
                 continue
             waiting, seen = [writer], {writer}
             while waiting:

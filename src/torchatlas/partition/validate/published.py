@@ -94,12 +94,13 @@ def facts_of(
     checks: list[PartitionCheck] = []
     if table is not None:
         gmacs = f"{report.total_macs / 1e9:.3f}"  # as many decimals as are printed
-        parameters = sum(one.numel() for one in model.parameters())
+        parameters = sum(parameter.numel() for parameter in model.parameters())
         checks.append(_fact("published GMACs", gmacs, f"{table.gmacs:.3f}", table.origin))
         checks.append(_fact("published parameters", parameters, table.parameters, table.origin))
     if paper is not None and report.strategy == "op":  # there every operation is a subgraph
-        kinds = [one.operation_type for one in report.subgraphs]
-        depthwise = sum(one.parallelism is not None and one.parallelism.is_depthwise for one in report.subgraphs)
+        kinds = [subgraph.operation_type for subgraph in report.subgraphs]
+        splits = [subgraph.parallelism for subgraph in report.subgraphs]
+        depthwise = sum(split is not None and split.is_depthwise for split in splits)
         for name, figure, right in (
             ("convolutions", kinds.count(OperationType.CONVOLUTION), paper.convolutions),
             ("depthwise convolutions", depthwise, paper.depthwise),
