@@ -85,7 +85,7 @@ class SubgraphNames:
 
     @property
     def node_ids(self) -> list[str]:
-        """Names identify nodes here."""
+        """Another name of `nodes`: names identify nodes here."""
         return list(self.nodes)
 
     @property
@@ -123,7 +123,7 @@ class SubgraphNames:
 
 
 class ReportNames:
-    """Names of PartitionReport, and fields that are set once, but for those that its scripts assign."""
+    """Names of PartitionReport. Its fields are set once, but for those that scripts of branes-ai/graphs assign."""
 
     if TYPE_CHECKING:  # fields of PartitionReport
         subgraphs: tuple[Subgraph, ...]
@@ -183,42 +183,42 @@ class ReportNames:
     @property
     def max_fusion_size(self) -> int:
         """The most operators of a subgraph."""
-        return max((len(one.ops) for one in self.subgraphs), default=0)
+        return max((len(subgraph.ops) for subgraph in self.subgraphs), default=0)
 
     @property
     def min_arithmetic_intensity(self) -> float | None:
-        """The smallest of a subgraph; None when nothing moves."""
+        """The smallest arithmetic intensity of a subgraph; None when nothing moves."""
         return min(_intensities(self.subgraphs), default=None)
 
     @property
     def max_arithmetic_intensity(self) -> float | None:
-        """The largest of a subgraph; None when nothing moves."""
+        """The largest arithmetic intensity of a subgraph; None when nothing moves."""
         return max(_intensities(self.subgraphs), default=None)
 
     @property
     def fusion_pattern_counts(self) -> dict[str, int]:
-        """How many subgraphs have which pattern."""
-        return dict(Counter(one.pattern for one in self.subgraphs).most_common())
+        """The number of subgraphs with each pattern."""
+        return dict(Counter(subgraph.pattern for subgraph in self.subgraphs).most_common())
 
     @property
     def bottleneck_distribution(self) -> dict[str, int]:
-        """How many subgraphs are bound by what."""
-        return dict(Counter(one.recommended_bottleneck.value for one in self.subgraphs).most_common())
+        """The number of subgraphs by what limits them."""
+        return dict(Counter(subgraph.recommended_bottleneck.value for subgraph in self.subgraphs).most_common())
 
     @property
     def partition_reason_distribution(self) -> dict[str, int]:
-        """How many subgraphs end for which reason."""
-        return dict(Counter(str(one.partition_reason) for one in self.subgraphs).most_common())
+        """The number of subgraphs by the reason why they end."""
+        return dict(Counter(str(subgraph.partition_reason) for subgraph in self.subgraphs).most_common())
 
     @property
     def parallelism_distribution(self) -> dict[str, int]:
-        """How many subgraphs have how many results that could be computed at the same time."""
-        found = dict.fromkeys([name for _, name in _THREADS] + [">1M"], 0)
-        for one in self.subgraphs:
-            if one.parallelism is not None:
-                threads = one.parallelism.total_threads
-                found[next((name for most, name in _THREADS if threads < most), ">1M")] += 1
-        return found
+        """The number of subgraphs by how many results could be computed at the same time."""
+        counts = dict.fromkeys([name for _, name in _THREADS] + [">1M"], 0)
+        for subgraph in self.subgraphs:
+            if subgraph.parallelism is not None:
+                threads = subgraph.parallelism.total_threads
+                counts[next((name for most, name in _THREADS if threads < most), ">1M")] += 1
+        return counts
 
     def summary_stats(self) -> str:
         """The printed report."""
@@ -226,7 +226,7 @@ class ReportNames:
 
 
 def _intensities(subgraphs: Iterable[Subgraph]) -> list[float]:
-    return [one.arithmetic_intensity for one in subgraphs if one.arithmetic_intensity is not None]
+    return [subgraph.arithmetic_intensity for subgraph in subgraphs if subgraph.arithmetic_intensity is not None]
 
 
 class ConcurrencyNames:

@@ -22,12 +22,12 @@ def widest(before: Sequence[Sequence[int]], counts: Sequence[bool] | None = None
     >>> widest([[], [0], [0], [1, 2]], [True, False, True, True])
     [3]
     """
-    flow = _Flow(before, [1] * len(before) if counts is None else [int(one) for one in counts])
+    flow = _Flow(before, [1] * len(before) if counts is None else [int(counted) for counted in counts])
     while (level := flow.search()) is not None:
         flow.reduce(level)
     # The antichain is the cut between what residual paths from the end reach and what they do not.
     seen = flow.seen
-    return [one for one in range(len(before)) if seen[2 * one + 1] >= 0 > seen[2 * one]]
+    return [member for member in range(len(before)) if seen[2 * member + 1] >= 0 > seen[2 * member]]
 
 
 class _Flow:
@@ -45,16 +45,18 @@ class _Flow:
         self.left = [0] * count  # units that end here
         self.seen: list[int] = []
         for member, needed in enumerate(before):
-            for one in needed:
-                self.after[one].append(member)
+            for earlier in needed:
+                self.after[earlier].append(member)
         for member, needed in enumerate(before):
             came, units = self.came[member], 0
             # Take all units that no later member can use; only if there are none, one unit that others could use.
-            for one in sorted(needed, key=lambda one: self.after[one][-1] != member):
-                taken = self.left[one] if self.after[one][-1] == member else min(self.left[one], int(not units))
+            for earlier in sorted(needed, key=lambda earlier: self.after[earlier][-1] != member):
+                taken = (
+                    self.left[earlier] if self.after[earlier][-1] == member else min(self.left[earlier], int(not units))
+                )
                 if taken:
-                    came[one] = taken
-                    self.left[one] -= taken
+                    came[earlier] = taken
+                    self.left[earlier] -= taken
                     units += taken
             self.entered[member] = max(need[member] - units, 0)
             self.through[member] = self.left[member] = units + self.entered[member]
@@ -74,10 +76,10 @@ class _Flow:
             following = []
             for side in reached:
                 met = met or (not side & 1 and self.entered[side >> 1] > 0)
-                for one in self.edges(side):
-                    if seen[one] < 0:
-                        seen[one] = distance
-                        following.append(one)
+                for neighbour in self.edges(side):
+                    if seen[neighbour] < 0:
+                        seen[neighbour] = distance
+                        following.append(neighbour)
             reached = following
         return seen if met else None
 
@@ -85,11 +87,11 @@ class _Flow:
         """The residual edges from a side: where one unit more, or one fewer, can be passed on to."""
         member = side >> 1
         if not side & 1:
-            return [side + 1, *(2 * one + 1 for one in self.came[member])]
-        found = [2 * one for one in self.after[member]]
+            return [side + 1, *(2 * other + 1 for other in self.came[member])]
+        edges = [2 * other for other in self.after[member]]
         if self.through[member] > self.need[member]:
-            found.append(side - 1)
-        return found
+            edges.append(side - 1)
+        return edges
 
     def reduce(self, level: list[int]) -> None:
         """Join units that leave with units that enter, along shortest paths, until none of that length is left."""
@@ -106,7 +108,7 @@ class _Flow:
             if not side & 1 and self.entered[side >> 1]:
                 return path
             if side not in waiting:
-                waiting[side] = [one for one in self.edges(side) if level[one] == level[side] + 1]
+                waiting[side] = [neighbour for neighbour in self.edges(side) if level[neighbour] == level[side] + 1]
             choices = waiting[side]
             while choices and not self._is_open(side, choices[-1]):
                 choices.pop()

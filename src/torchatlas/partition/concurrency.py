@@ -72,8 +72,8 @@ class ConcurrencyAnalyzer:
         >>> import torch, torchatlas as atlas
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
         >>> report = atlas.GraphPartitioner().partition(model, torch.ones(1, 4))
-        >>> found = atlas.ConcurrencyAnalyzer().analyze(report)
-        >>> found.num_stages, found.speedup_bound
+        >>> concurrency = atlas.ConcurrencyAnalyzer().analyze(report)
+        >>> concurrency.num_stages, concurrency.speedup_bound
         (2, 1.0)
     """
 
@@ -81,7 +81,7 @@ class ConcurrencyAnalyzer:
     def __init__(self, by: str = "flops", workers: int | Iterable[int] = WORKERS) -> None:
         check_choice("by", by, WEIGHTS)
         self.by, self.workers = by, tuple(workers) if isinstance(workers, Iterable) else (workers,)
-        if wrong := [one for one in self.workers if not isinstance(one, int) or one < 1]:
+        if wrong := [count for count in self.workers if not isinstance(count, int) or count < 1]:
             raise InvalidInputError(f"workers={wrong[0]!r} is no number of workers.")
 
     def __repr__(self) -> str:
@@ -104,32 +104,32 @@ class ConcurrencyAnalyzer:
                 f"analyze takes the report of a partition, not {type(report).__name__}: "
                 "analyze(GraphPartitioner().partition(x))."
             )
-        listed = report.subgraphs
-        number = {one.node_id: at for at, one in enumerate(listed)}
-        before = [[number[other] for other in one.depends_on] for one in listed]
-        takes_stage = np.array([not one.is_glue for one in listed], bool)
+        subgraphs = report.subgraphs
+        number = {subgraph.node_id: at for at, subgraph in enumerate(subgraphs)}
+        before = [[number[other] for other in subgraph.depends_on] for subgraph in subgraphs]
+        takes_stage = np.array([not subgraph.is_glue for subgraph in subgraphs], bool)
         stages = _stages(before, takes_stage)
         sizes = [len(stage) for stage in stages] or [0]
-        wide = widest(before, takes_stage.tolist())
-        weights, missing = _weights(listed, self.by)
+        antichain = widest(before, takes_stage.tolist())
+        weights, missing = _weights(subgraphs, self.by)
         source, target = _edges(before)
         path, finish = heaviest_path(weights, source, target)
         slack, remaining = slack_and_remaining(weights, source, target, finish)
         length, work = finish.max(initial=0).item(), weights.sum().item()
         spans = {workers: makespan(weights.tolist(), before, remaining.tolist(), workers) for workers in self.workers}
-        ids, measured = [one.node_id for one in listed], report.graph.measured()
+        ids, measured = [subgraph.node_id for subgraph in subgraphs], report.graph.measured()
         return ConcurrencyReport(
             num_stages=len(stages),
             stages=tuple(tuple(ids[at] for at in stage) for stage in stages),
             max_parallel_ops_per_stage=max(sizes),
             mean_parallel_ops_per_stage=sum(sizes) / len(sizes),
-            antichain_width=len(wide),
-            antichain=tuple(ids[at] for at in wide),
+            antichain_width=len(antichain),
+            antichain=tuple(ids[at] for at in antichain),
             by=self.by,
             critical_path=tuple(ids[at] for at in path),
-            critical_path_names=tuple(listed[at].node_name for at in path),
+            critical_path_names=tuple(subgraphs[at].node_name for at in path),
             critical_path_length=len(path),
-            critical_path_flops=sum(listed[at].flops for at in path),
+            critical_path_flops=sum(subgraphs[at].flops for at in path),
             span=length,
             work=work,
             at_least=missing,
@@ -137,7 +137,7 @@ class ConcurrencyAnalyzer:
             speedup_bound=work / length if length else None,
             speedups={workers: work / span for workers, span in spans.items() if span},
             batch_parallelism=_batch(report),
-            glue=tuple(one.node_id for one in listed if one.is_glue),
+            glue=tuple(subgraph.node_id for subgraph in subgraphs if subgraph.is_glue),
             times=measured.what if self.by == "time" and measured is not None else None,
         )
 
@@ -147,7 +147,7 @@ def _stages(before: list[list[int]], takes_stage: Array) -> list[list[int]]:
     ready: list[int] = []  # per subgraph, the number of stages that must be over when it is
     stages: list[list[int]] = []
     for at, needed in enumerate(before):
-        stage = max((ready[one] for one in needed), default=0)
+        stage = max((ready[earlier] for earlier in needed), default=0)
         if takes_stage[at]:
             if stage == len(stages):
                 stages.append([])
@@ -158,11 +158,11 @@ def _stages(before: list[list[int]], takes_stage: Array) -> list[list[int]]:
 
 
 def makespan(weights: Sequence[float], before: list[list[int]], remaining: Sequence[float], workers: int) -> float:
-    """When all is done if a free worker always takes the ready subgraph with the heaviest path from it on."""
+    """When the last subgraph ends if a free worker always takes the ready one with the heaviest path still ahead."""
     after: list[list[int]] = [[] for _ in before]
     for at, needed in enumerate(before):
-        for one in needed:
-            after[one].append(at)
+        for earlier in needed:
+            after[earlier].append(at)
     missing = [len(needed) for needed in before]
     ready = [(-remaining[at], at) for at, count in enumerate(missing) if not count]
     heapq.heapify(ready)
@@ -173,33 +173,32 @@ def makespan(weights: Sequence[float], before: list[list[int]], remaining: Seque
             _, at = heapq.heappop(ready)
             heapq.heappush(running, (now + weights[at], at))
         now, done = heapq.heappop(running)
-        for one in after[done]:
-            missing[one] -= 1
-            if not missing[one]:
-                heapq.heappush(ready, (-remaining[one], one))
+        for later in after[done]:
+            missing[later] -= 1
+            if not missing[later]:
+                heapq.heappush(ready, (-remaining[later], later))
     return now
 
 
-def _weights(listed: Sequence[Subgraph], by: str) -> tuple[Array, bool]:
-    """What each weighs, and whether some weight is unknown."""
+def _weights(subgraphs: Sequence[Subgraph], by: str) -> tuple[Array, bool]:
+    """What each subgraph weighs, and whether some weight is unknown."""
     if by == "count":
-        return np.array([int(not one.is_glue) for one in listed], np.int64), False
+        return np.array([int(not subgraph.is_glue) for subgraph in subgraphs], np.int64), False
     if by == "time":
-        times = [one.time_ns for one in listed]
-        if all(one is None for one, subgraph in zip(times, listed, strict=True) if subgraph.ops):
+        if all(subgraph.time_ns is None for subgraph in subgraphs if subgraph.ops):
             raise NotAvailableError("Nothing in this partition was timed; weigh by='roofline' or 'flops' instead.")
-        missing = any(one is None and subgraph.kernels for one, subgraph in zip(times, listed, strict=True))
-        return np.array([one or 0 for one in times], np.int64), missing
-    missing = any(one.uncosted for one in listed)
+        missing = any(subgraph.time_ns is None and subgraph.kernels for subgraph in subgraphs)
+        return np.array([subgraph.time_ns or 0 for subgraph in subgraphs], np.int64), missing
+    missing = any(subgraph.uncosted for subgraph in subgraphs)
     if by == "roofline":
-        return np.array([one.seconds for one in listed], np.float64), missing
-    return np.array([one.flops + one.elementwise_flops for one in listed], np.int64), missing
+        return np.array([subgraph.seconds for subgraph in subgraphs], np.float64), missing
+    return np.array([subgraph.flops + subgraph.elementwise_flops for subgraph in subgraphs], np.int64), missing
 
 
 def _edges(before: list[list[int]]) -> tuple[Array, Array]:
-    pairs = [(one, at) for at, needed in enumerate(before) for one in needed]
-    found = np.array(pairs, np.int32).reshape(-1, 2)
-    return found[:, 0].copy(), found[:, 1].copy()
+    pairs = [(earlier, at) for at, needed in enumerate(before) for earlier in needed]
+    edges = np.array(pairs, np.int32).reshape(-1, 2)
+    return edges[:, 0].copy(), edges[:, 1].copy()
 
 
 def _batch(report: PartitionReport) -> int:

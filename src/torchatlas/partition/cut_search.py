@@ -1,8 +1,8 @@
 """The cost of stages -> the cuts whose most expensive stage is cheapest, in linear memory.
 
-Places are where a stage may begin, and the end; stage (a, b) goes from place a up to place b. One layer per stage:
-`best[b]` is the cost of the dearest of so many stages that end at place b, cut as well as can be. A measure turns one
-layer into the next without looking at every pair of places:
+Places are where a stage may begin, and the end; stage (a, b) goes from place a up to place b. A layer is for one number
+of stages: `best[b]` is what the dearest of them costs if the last ends at place b and they are cut as well as possible.
+A measure turns one layer into the next without looking at every pair of places:
 
 Balance  work between the places, and what handing over at either of them costs: cost(a, b) = up[b] - down[a]. Of two
          places to begin at, one that is behind in `best` and in `down` is never needed; the rest are a sorted list.
@@ -26,13 +26,13 @@ class Measure(Protocol):
     """What stages cost."""
 
     def cost(self, begin: int, end: int) -> float:
-        """Of one stage, allowed or not."""
+        """The cost of one stage, allowed or not."""
 
     def column(self, end: int) -> Array:
         """The cost of the stages that begin at each place before `end`, and end there; of forbidden ones infinite."""
 
     def extended(self, best: list[float]) -> list[float]:
-        """The next layer: one more stage behind those that `best` tells of."""
+        """The next layer, for one stage more than `best` is for."""
 
 
 def best_cuts(measure: Measure, places: int, stages: int) -> list[int] | None:
@@ -50,7 +50,7 @@ def best_cuts(measure: Measure, places: int, stages: int) -> list[int] | None:
 
 
 class Balance:
-    """Work, and what handing over adds. `earliest[b]`: where a stage that ends at b may begin first."""
+    """Work, and what handing over adds. `earliest[b]`: the first place where a stage that ends at b may begin."""
 
     def __init__(self, total: Array, crossing: Array, earliest: list[int] | None = None) -> None:
         self.total, self.crossing = total, crossing
@@ -61,29 +61,29 @@ class Balance:
         return float(self.total[end] - self.total[begin] + self.crossing[begin] + self.crossing[end])
 
     def column(self, end: int) -> Array:
-        found: Array = self.total[end] - self.total[:end] + self.crossing[:end] + self.crossing[end]
-        found[: self.earliest[end]] = INFINITE
-        return found
+        costs: Array = self.total[end] - self.total[:end] + self.crossing[:end] + self.crossing[end]
+        costs[: self.earliest[end]] = INFINITE
+        return costs
 
     def extended(self, best: list[float]) -> list[float]:
-        """Both ends of the range of beginnings only move on. From a pivot inside it, it grows to both sides: to the
-        right as the end goes up, to the left as the end comes down again."""
+        """A stage may begin from `earliest[end]` up to `end`; both bounds only move forward. Around a pivot between
+        them, the right part of this range grows as the end goes up, the left part as it comes down again."""
         up, down, earliest, last = self._up, self._down, self.earliest, len(best) - 1
-        found, pivot = [INFINITE] * len(best), 0
+        layer, pivot = [INFINITE] * len(best), 0
         while pivot < last:
             right, end = _Front(), pivot
             while end < last and earliest[end + 1] <= pivot:
                 right.add(best[end], down[end])
                 end += 1
-                found[end] = right.least(up[end])
+                layer[end] = right.least(up[end])
             left, begin = _Front(), pivot
-            for one in range(end, pivot, -1):
-                while begin > earliest[one]:
+            for place in range(end, pivot, -1):
+                while begin > earliest[place]:
                     begin -= 1
                     left.add(best[begin], down[begin])
-                found[one] = min(found[one], left.least(up[one]))
+                layer[place] = min(layer[place], left.least(up[place]))
             pivot = max(end, pivot + 1)
-        return found
+        return layer
 
 
 class _Front:
@@ -106,7 +106,7 @@ class _Front:
         self._meets[at:end] = [best + down]
 
     def least(self, up: float) -> float:
-        """The dearest stage at best, if the last one ends at a place with this `up`."""
+        """What the dearest stage costs if the last one ends at a place with this `up` and begins at the best place."""
         at = bisect_left(self._meets, up)
         before = up - self._down[at - 1] if at else INFINITE
         return min(before, max(self._best[at], up - self._down[at])) if at < len(self._best) else before
@@ -115,7 +115,7 @@ class _Front:
 class Memory:
     """Bytes that a stage holds: its weights once, and the most of anything else that is alive at once.
 
-    `alive` is that between each place and the next; `reads` are (place before it, weight) of each read of a weight.
+    `alive` is the latter, from each place up to the next; `reads` has a row (place before it, weight) per read of one.
     """
 
     def __init__(self, alive: Array, reads: Array, weight_bytes: Array) -> None:
@@ -126,7 +126,7 @@ class Memory:
         previous[1:][same], following[:-1][same] = pairs[:-1, 1][same], pairs[1:, 1][same]
         self._place, self._bytes, self._following = pairs[:, 1], weight_bytes[pairs[:, 0]], following
         self.read: list[list[tuple[int, int, int]]] = [[] for _ in range(len(alive))]
-        rows = (one.tolist() for one in (self._place, self._bytes, previous, following))
+        rows = (column.tolist() for column in (self._place, self._bytes, previous, following))
         for place, size, before, after in zip(*rows, strict=True):
             self.read[place].append((size, before, after))
 
@@ -141,8 +141,8 @@ class Memory:
         return (peak + np.cumsum(weights[::-1]))[::-1]
 
     def extended(self, best: list[float]) -> list[float]:
-        """Later beginnings have more before them and hold less: the best is where the two meet."""
-        found, first = [INFINITE] * len(best), next(at for at, one in enumerate(best) if one < INFINITE)
+        """The later a stage begins, the dearer are those before it and the less it holds: best where the two meet."""
+        layer, first = [INFINITE] * len(best), next(at for at, cost in enumerate(best) if cost < INFINITE)
         met, before = _Window(self, first), _Window(self, first)  # `before` begins one place earlier, if it can
         for end in range(first + 1, len(best)):
             met.grow()
@@ -151,20 +151,20 @@ class Memory:
                 met.shrink()
             while before.begin < met.begin - 1:
                 before.shrink()
-            found[end] = best[met.begin] if met.begin < end else INFINITE
+            layer[end] = best[met.begin] if met.begin < end else INFINITE
             if before.begin < met.begin:
-                found[end] = min(found[end], before.bytes)
-        return found
+                layer[end] = min(layer[end], before.bytes)
+        return layer
 
     def earliest(self, limit: int) -> list[int]:
-        """Per place the first at which a stage that ends there may begin to hold at most so much."""
-        found, window = [0], _Window(self, 0)
+        """Per place where a stage ends the first place where it may begin and hold at most `limit` bytes."""
+        beginnings, window = [0], _Window(self, 0)
         for _ in range(len(self.alive)):
             window.grow()
             while window.bytes > limit:
                 window.shrink()
-            found.append(window.begin)
-        return found
+            beginnings.append(window.begin)
+        return beginnings
 
 
 class _Window:
@@ -174,7 +174,7 @@ class _Window:
         self._alive, self._read = memory.alive.tolist(), memory.read
         self.begin = self.end = begin
         self._weights = 0
-        self._peaks: deque[int] = deque()  # places; what is alive falls from one to the next
+        self._peaks: deque[int] = deque()  # places, each with fewer bytes alive than the one before
 
     @property
     def bytes(self) -> int:

@@ -103,7 +103,7 @@ def _call_traced(traced: TracedModel, module: Any, args: tuple[Any, ...], kwargs
 
 
 def _of_recorded(report: PartitionReport, program: RecordedProgram) -> Pieces:
-    """Random numbers are drawn anew: unless the pieces draw in the order of the run, others get them."""
+    """Cut a recorded run. Its pieces draw random numbers anew, and get the same ones only in the order of the run."""
     from torchatlas.execute.program_to_fx import to_fx
 
     module, names = to_fx(program.program, program.constants.__getitem__)
@@ -115,7 +115,7 @@ def _draws(module: fx.GraphModule) -> frozenset[str]:
     """The nodes that draw random numbers, judged by their names."""
     import torch
 
-    found = set()
+    drawing = set()
     for node in module.graph.nodes:
         if node.op == "call_module":
             parts = [part for part in module.get_submodule(node.target).modules() if part.training]
@@ -124,13 +124,13 @@ def _draws(module: fx.GraphModule) -> frozenset[str]:
                 or getattr(part, "dropout", 0.0)
                 for part in parts
             ):
-                found.add(node.name)
+                drawing.add(node.name)
         elif node.op.startswith("call_"):
             name = getattr(node.target, "__name__", str(node.target))
             seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
             if seeded or (operation_type(name) is _RANDOM and node.kwargs.get("training", True)):
-                found.add(node.name)
-    return frozenset(found)
+                drawing.add(node.name)
+    return frozenset(drawing)
 
 
 def _cut(
@@ -140,10 +140,10 @@ def _cut(
     caller: Caller | None,
     draws: frozenset[str] | None = None,
 ) -> Pieces:
-    """`names` leads from nodes of torch.fx's graph to those that the report names; `draws` takes random numbers."""
+    """Cut torch.fx's graph. `names` maps its nodes to the report's names; `draws`: those that draw random numbers."""
     from torch.fx.passes.split_module import split_module
 
-    home = {name: number for number, one in enumerate(report.subgraphs) for name in one.nodes}
+    home = {name: number for number, subgraph in enumerate(report.subgraphs) for name in subgraph.nodes}
     drawing = _draws(module) if draws is None else draws
     parts = [home.get(names.get(node.name, ""), 0) for node in module.graph.nodes if node.name in drawing]
     if parts != sorted(parts):
@@ -157,24 +157,24 @@ def _cut(
     in_order, part = _sorted(module, _homes(module, {name: home.get(known) for name, known in names.items()}))
     whole = split_module(in_order, module, lambda node: part[node], keep_original_order=True)
     made = {number: getattr(whole, f"submod_{number}") for number in sorted(set(part.values()))}
-    ids = [one.node_id for one in report.subgraphs]
+    ids = [subgraph.node_id for subgraph in report.subgraphs]
     return Pieces(whole, {ids[number]: piece for number, piece in made.items()}, caller)
 
 
 def _homes(module: fx.GraphModule, home: dict[str, int | None]) -> dict[Any, int | None]:
-    """The part of each node; none for views that only others use.
+    """The part of each node; None for a view that only other parts use.
 
-    Those are made where they are used: one that was made before its memory was written to, with gradients, cannot be
-    written to any more.
+    Each of those makes the view itself: autograd forbids to write into a view that was made before its memory was
+    written to.
     """
-    found = {node: home.get(node.name) for node in module.graph.nodes}
+    homes = {node: home.get(node.name) for node in module.graph.nodes}
     for node in reversed(module.graph.nodes):
         returns = getattr(getattr(node.target, "_schema", None), "returns", ())
-        is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in returns)
-        users = [found[user] for user in node.users if user.op != "output"]
-        if is_view and users and len(users) == len(node.users) and found[node] not in users:
-            found[node] = None
-    return found
+        is_view = any(returned.alias_info is not None and not returned.alias_info.is_write for returned in returns)
+        users = [homes[user] for user in node.users if user.op != "output"]
+        if is_view and users and len(users) == len(node.users) and homes[node] not in users:
+            homes[node] = None
+    return homes
 
 
 def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.GraphModule, dict[Any, int]]:
@@ -184,39 +184,39 @@ def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.Gra
     """
     from torch import fx
 
-    graph, place = fx.Graph(), dict[Any, Any]()  # node -> its copy
+    graph, copies = fx.Graph(), dict[Any, Any]()  # node -> its copy
     part: dict[Any, int] = {}
     nodes = list(module.graph.nodes)
     calls: dict[int | None, list[Any]] = {}
     for node in nodes:
         if node.op in ("placeholder", "get_attr"):
-            place[node] = graph.node_copy(node)
+            copies[node] = graph.node_copy(node)
         elif node.op.startswith("call_"):
             calls.setdefault(home[node], []).append(node)
     left_over = _left_over(nodes, home)
-    for number in range(1 + max((one for one in home.values() if one is not None), default=0)):
-        own: dict[Any, Any] = {}  # what no subgraph names, copied for this one
+    for number in range(1 + max((known for known in home.values() if known is not None), default=0)):
+        own: dict[Any, Any] = {}  # copies, for this part, of nodes that no subgraph names
 
         def copied(node: Any, own: dict[Any, Any] = own, number: int = number) -> Any:
-            if node in place:
-                return place[node]
+            if node in copies:
+                return copies[node]
             if node not in own:
                 own[node] = graph.node_copy(node, copied)
                 part[own[node]] = number
             return own[node]
 
         for node in calls.get(number, ()):
-            place[node] = graph.node_copy(node, copied)
-            part[place[node]] = number
+            copies[node] = graph.node_copy(node, copied)
+            part[copies[node]] = number
         for node in left_over.get(number, ()):
-            place[node] = copied(node)
+            copies[node] = copied(node)
     last = max(part.values(), default=0)
 
     def returned(node: Any) -> Any:
         """split_module passes on what parts make: a constant that is returned has to be made by one."""
         if node.op != "get_attr":
-            return place[node]
-        made = graph.call_function(_as_it_is, (place[node],))
+            return copies[node]
+        made = graph.call_function(_as_it_is, (copies[node],))
         part[made] = last
         return made
 
@@ -233,11 +233,11 @@ def _as_it_is(item: Any) -> Any:
 def _left_over(nodes: list[Any], home: dict[Any, int | None]) -> dict[int, list[Any]]:
     """Nodes in no subgraph that the program returns, or only checks, by the last part that they depend on."""
     last: dict[Any, int] = {}
-    found: dict[int, list[Any]] = {}
+    left_over: dict[int, list[Any]] = {}
     for node in nodes:
         known = home[node]
-        last[node] = known if known is not None else max((last[one] for one in node.all_input_nodes), default=0)
+        last[node] = known if known is not None else max((last[source] for source in node.all_input_nodes), default=0)
         needed = not node.users or any(user.op == "output" for user in node.users)
         if node.op.startswith("call_") and known is None and needed:
-            found.setdefault(last[node], []).append(node)
-    return found
+            left_over.setdefault(last[node], []).append(node)
+    return left_over

@@ -102,7 +102,7 @@ def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradien
         run = record(model, args, kwargs, gradients)
         return units_of_graph(run.graph), "run", run, tuple(attempts)
     except AtlasError as error:
-        tried = "; ".join(f"{one.front_end}: {one.reason}" for one in attempts)
+        tried = "; ".join(f"{attempt.front_end}: {attempt.reason}" for attempt in attempts)
         raise CaptureError(
             f"{type(model).__name__} could not be partitioned in any way: {tried}; run: {error}"
         ) from error

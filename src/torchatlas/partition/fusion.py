@@ -24,7 +24,7 @@ from torchatlas.units import format_bytes
 
 @dataclass(slots=True)
 class _State:
-    """What a group is as one kernel."""
+    """A group seen as one kernel: the loop that it runs, and what that loop holds."""
 
     space: int
     rows: int | None
@@ -116,8 +116,8 @@ class Fusion:
             if not chain or self._head_bytes(chain[-1], unit) > self.on_chip_bytes:
                 continue
             whole = _State(kernel.space, None, "", 2, None, 0)
-            for one in chain:
-                if not self._join(self.groups.group[one], self.groups.group[unit], whole):
+            for part in chain:
+                if not self._join(self.groups.group[part], self.groups.group[unit], whole):
                     break
 
     def _chain_into(self, product: int) -> list[int]:
@@ -150,33 +150,33 @@ class Fusion:
         return to_scores
 
     def _is_softmax(self, unit: int) -> bool:
-        """Not a norm, which two linear layers can have between them."""
+        """True for a softmax, but not for a norm, which two linear layers can have between them."""
         nodes = self.units.graph.nodes
         return any("softmax" in short_name(nodes[op].operation) for op in self.units.ops[unit])
 
     @cached_property
     def _first_operand(self) -> list[int | None]:
         """Per unit the maker of its first operand (for loops the largest), if that has the size of its own loop."""
-        found: list[int | None] = []
+        makers: list[int | None] = []
         for kernel, taken in zip(self.kernels, self._taken, strict=True):
             is_product = kernel.kind is KernelKind.PRODUCT
             first = None if not taken else taken[0] if is_product else max(taken, key=lambda read: read.numel)
             fits = first is not None and self.kernels[first.maker].space == first.numel
             same = first is not None and (is_product or first.numel == kernel.space)
-            found.append(first.maker if first is not None and fits and same else None)
-        return found
+            makers.append(first.maker if first is not None and fits and same else None)
+        return makers
 
     def _head_bytes(self, scores: int, product: int) -> int:
         """Keys and values of one head, as the products take them."""
-        found = 0
+        total_bytes = 0
         for unit in (scores, product):
             op = next(op for op in self.units.ops[unit] if not self.ledger.is_idle[op])
             taken = self.units.graph.index.inputs(op)
             layout = self.units.graph.columns["value_layout"][int(taken[1])]
             operand = self.ledger.operands[int(layout)]
             heads = int(np.prod(operand.shape[:-2], dtype=np.int64))
-            found += operand.bytes // max(heads, 1)
-        return found
+            total_bytes += operand.bytes // max(heads, 1)
+        return total_bytes
 
     def runs_nothing(self, units: list[int]) -> bool:
         """Whether all of these are views."""
@@ -186,17 +186,17 @@ class Fusion:
 
     def why_not(self, producer: int, consumer: int) -> str:
         """Why two groups are two kernels, where the second takes what the first makes."""
-        found = self._objection(producer, consumer)
-        if found is not None:
-            return found
+        objection = self._objection(producer, consumer)
+        if objection is not None:
+            return objection
         if not any(read.saved_bytes for read in self._reads.between(producer, consumer)):
             return "joining them saves no bytes"
         return "joining them would close a circle of dependencies"
 
     def _objection(self, producer: int, consumer: int) -> str | None:
         """The first rule that forbids it, in words."""
-        one, two = self.states[producer], self.states[consumer]
-        for state in (one, two):
+        source, target = self.states[producer], self.states[consumer]
+        for state in (source, target):
             if state.alone is not None:
                 return f"{self.units.names[state.alone]} {self.kernels[state.alone].why}"
         reads = self._reads.between(producer, consumer)
@@ -206,15 +206,19 @@ class Fusion:
                 return f"{name} reads it at other places than it is made"
             if kind is KernelKind.PRODUCT:
                 return f"{name} is a product, which reads its operands many times"
-        if one.products and two.products:
+        if source.products and target.products:
             return "both hold a product"
-        if (one.products and two.rows is not None) or (two.products and one.rows is not None):
+        if (source.products and target.rows is not None) or (target.products and source.rows is not None):
             return "a reduction needs whole rows, which a product has in several places"
-        merged = _joined(one, two)
-        if one.rows is not None and two.rows is not None and (one.rows, one.axes) != (two.rows, two.axes):
+        merged = _joined(source, target)
+        if (
+            source.rows is not None
+            and target.rows is not None
+            and (source.rows, source.axes) != (target.rows, target.axes)
+        ):
             return "they reduce over other rows"
-        small = min(one.space, two.space)
-        if one.space != two.space and small != merged.rows:
+        small = min(source.space, target.space)
+        if source.space != target.space and small != merged.rows:
             return "one runs over more elements than the other"
         for read in reads:
             if read.numel not in (merged.space, merged.rows):
@@ -239,19 +243,19 @@ class Fusion:
         node, value = ledger.reads
         root, maker = ledger.root[value], ledger.maker[value]
         readers = np.bincount(root, minlength=len(ledger.root))
-        numel = np.array([one.numel for one in ledger.operands] or [0], np.int64)[
+        numel = np.array([operand.numel for operand in ledger.operands] or [0], np.int64)[
             self.units.graph.columns["value_layout"]
         ]
-        found: list[list[_Read]] = [[] for _ in range(len(self.units))]
-        kept = (maker >= 0) & (of_op[node] >= 0) & (of_op[maker] >= 0)  # inputs and outputs are in no unit
-        for op, taken, base, made in zip(*(a[kept].tolist() for a in (node, value, root, maker)), strict=True):
+        reads: list[list[_Read]] = [[] for _ in range(len(self.units))]
+        in_units = (maker >= 0) & (of_op[node] >= 0) & (of_op[maker] >= 0)  # inputs and outputs are in no unit
+        for op, taken, base, made in zip(*(a[in_units].tolist() for a in (node, value, root, maker)), strict=True):
             source, target = int(of_op[made]), int(of_op[op])
             if source == target:
                 continue
             read = int(ledger.value_bytes[taken]) if ledger.bytes_read[op] else 0
             saved = read + (int(ledger.value_bytes[base]) if readers[base] == 1 else 0)
-            found[target].append(_Read(source, target, len(found[target]), int(numel[taken]), read, saved))
-        return found
+            reads[target].append(_Read(source, target, len(reads[target]), int(numel[taken]), read, saved))
+        return reads
 
 
 def _state(unit: int, kernel: Kernel) -> _State:
@@ -260,12 +264,13 @@ def _state(unit: int, kernel: Kernel) -> _State:
     return _State(kernel.space, kernel.rows, kernel.axes, int(kernel.kind is KernelKind.PRODUCT), alone, size)
 
 
-def _joined(one: _State, two: _State) -> _State:
+def _joined(first: _State, second: _State) -> _State:
     """Two kernels as one."""
-    rows, axes = (one.rows, one.axes) if one.rows is not None else (two.rows, two.axes)
-    space = max(one.space, two.space)
-    size = sum(state.element_bytes for state in (one, two) if state.space == space)  # single numbers per row are few
-    return _State(space, rows, axes, one.products + two.products, None, size)
+    rows, axes = (first.rows, first.axes) if first.rows is not None else (second.rows, second.axes)
+    space = max(first.space, second.space)
+    # Single numbers per row are few: they do not count.
+    size = sum(state.element_bytes for state in (first, second) if state.space == space)
+    return _State(space, rows, axes, first.products + second.products, None, size)
 
 
 class _GroupReads:
@@ -281,18 +286,18 @@ class _GroupReads:
         self._of: list[dict[int, list[_Read]]] = []  # per group what it reads of each other one
         self._by: list[set[int]] = [set() for _ in taken]  # per group those that read of it
         for unit, reads in enumerate(taken):
-            found: dict[int, list[_Read]] = {}
+            by_maker: dict[int, list[_Read]] = {}
             for read in reads:
-                found.setdefault(read.maker, []).append(read)
+                by_maker.setdefault(read.maker, []).append(read)
                 self._by[read.maker].add(unit)
-            self._of.append({maker: self._deciding(mine) for maker, mine in found.items()})
+            self._of.append({maker: self._deciding(mine) for maker, mine in by_maker.items()})
 
     def between(self, producer: int, consumer: int) -> list[_Read]:
         """The reads that decide, in the order of their readers."""
         return self._of[consumer].get(producer, [])
 
     def join(self, kept: int, gone: int) -> None:
-        """Let the first have what the second reads, and what is read of it."""
+        """Give the reads of and from `gone` to `kept`."""
         for producer, reads in self._of[gone].items():
             self._by[producer].discard(gone)
             self._add(producer, kept, reads)
@@ -314,12 +319,12 @@ class _GroupReads:
 
         Two sizes can fit one kernel, that of its loop and that of its rows: a third cannot.
         """
-        found, sizes, begins, saves = list[_Read](), set[int](), False, False
+        deciding, sizes, begins, saves = list[_Read](), set[int](), False, False
         for read in reads:
             is_new = len(sizes) < 3 and read.numel not in sizes
             is_begin = not begins and self._begins_kernel[read.reader]
             if is_new or is_begin or (not saves and read.saved_bytes):
-                found.append(read)
+                deciding.append(read)
                 sizes.add(read.numel)
                 begins, saves = begins or is_begin, saves or read.saved_bytes > 0
-        return found
+        return deciding

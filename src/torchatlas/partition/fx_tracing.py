@@ -31,18 +31,18 @@ def traced_by_fx(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         with left_alone(model, args, kwargs):
             expected = _made(model, args, kwargs)
         for _ in range(2):  # tensors that it made while it was traced are constants now, and may be written to
-            quiet = whole(contextlib.redirect_stderr(io.StringIO()))  # it tells of errors there
+            quiet = whole(contextlib.redirect_stderr(io.StringIO()))  # a GraphModule prints its errors there
             with left_alone(model, args, kwargs), quiet:
                 _compare(_made(module, args, kwargs), expected)
     return module
 
 
-def _compare(found: Made, expected: Made) -> None:
-    if found[0] != expected[0]:
+def _compare(made: Made, expected: Made) -> None:
+    if made[0] != expected[0]:
         raise CaptureError("torch.fx's graph returns another structure, or other types, than the model.")
-    if not all(same(one, other) for one, other in zip(found[1], expected[1], strict=True)):
+    if not all(same(one, other) for one, other in zip(made[1], expected[1], strict=True)):
         raise CaptureError("torch.fx's graph returns other values than the model: something between its ops is lost.")
-    if found[2] != expected[2]:
+    if made[2] != expected[2]:
         raise CaptureError("torch.fx's graph has other gradients than the model: something between its ops is lost.")
 
 
@@ -73,8 +73,10 @@ def _made(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Made:
     torch.manual_seed(_SEED)
     with torch.enable_grad():
         leaves, structure = pytree.tree_flatten(model(*args, **kwargs))
-    leaves = [one.clone() if isinstance(one, torch.Tensor) and one.layout is torch.strided else one for one in leaves]
-    roots = [starting_node(one) for one in leaves if isinstance(one, torch.Tensor) and one.requires_grad]
+    leaves = [
+        leaf.clone() if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else leaf for leaf in leaves
+    ]
+    roots = [starting_node(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     return structure, leaves, Counter(node.name() for node in reached(list(dict.fromkeys(roots))))
 
 

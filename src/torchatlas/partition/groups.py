@@ -22,8 +22,9 @@ class Groups:
         self.group = list(range(len(units)))
         self.members: dict[int, list[int]] = {unit: [unit] for unit in range(len(units))}
         self.order = MovableOrder(len(units))
-        self._before = [set(found) - {unit} for unit, found in enumerate(units.before)]  # by group, kept up to date
-        self._after = [set(found) - {unit} for unit, found in enumerate(units.after)]
+        # By group, kept up to date.
+        self._before = [set(neighbours) - {unit} for unit, neighbours in enumerate(units.before)]
+        self._after = [set(neighbours) - {unit} for unit, neighbours in enumerate(units.after)]
 
     def before(self, group: int) -> set[int]:
         return set(self._before[group])
@@ -42,10 +43,10 @@ class Groups:
         return next(iter(after)) if len(after) == 1 else None
 
     def _between(self, first: int, second: int) -> tuple[set[int], bool] | None:
-        """The groups between two that depend on `first`, or (True) those that `second` depends on.
+        """Of the groups between two in the order, those that depend on `first`, or (True) those that `second` needs.
 
-        None when some group is both: joining the two would close a circle. Either set alone would tell. The two
-        searches take turns, so that the smaller set decides the time.
+        None when some group is both: joining the two would close a circle. Either set will do, so two searches take
+        turns and the smaller set decides the time.
         """
         place = self.order.place
         low, high = place[first], place[second]
@@ -53,10 +54,10 @@ class Groups:
         ahead = _walk(self._after, first, second, later, earlier, lambda group: place[group] < high)
         back = _walk(self._before, second, first, earlier, later, lambda group: place[group] > low)
         while True:
-            for steps, found, come_before in ((back, earlier, True), (ahead, later, False)):
+            for steps, collected, come_before in ((back, earlier, True), (ahead, later, False)):
                 closes_circle = next(steps, None)
                 if closes_circle is None:
-                    return found, come_before
+                    return collected, come_before
                 if closes_circle:
                     return None
 
@@ -65,10 +66,10 @@ class Groups:
         if one == other:
             return one
         first, second = sorted((one, other), key=self.order.place.__getitem__)
-        found = self._between(first, second)
-        if found is None:
+        between = self._between(first, second)
+        if between is None:
             return None
-        where = self._make_way(first, second, *found)
+        where = self._make_way(first, second, *between)
         kept, gone = sorted((first, second), key=self._size, reverse=True)  # the smaller is renumbered: n log n in all
         if where != kept:
             self.order.move_before(kept, where)
@@ -111,24 +112,24 @@ class MovableOrder:
 
     def __init__(self, count: int) -> None:
         head, tail = count, count + 1  # stay outside of all others
-        self.place = [one * _GAP for one in range(count)] + [-_GAP, count * _GAP]
+        self.place = [number * _GAP for number in range(count)] + [-_GAP, count * _GAP]
         self._left = [head, *range(count - 1), -1, count - 1 if count else head]
         self._right = [*range(1, count), tail, 0 if count else tail, -1] if count else [tail, -1]
         self._head, self._tail = head, tail
 
-    def remove(self, one: int) -> None:
-        left, right = self._left[one], self._right[one]
+    def remove(self, item: int) -> None:
+        left, right = self._left[item], self._right[item]
         self._right[left], self._left[right] = right, left
 
-    def move_before(self, one: int, other: int) -> None:
-        self.remove(one)
-        self._insert(one, self._left[other], other)
+    def move_before(self, item: int, neighbour: int) -> None:
+        self.remove(item)
+        self._insert(item, self._left[neighbour], neighbour)
 
-    def move_behind(self, one: int, other: int) -> None:
-        self.remove(one)
-        self._insert(one, other, self._right[other])
+    def move_behind(self, item: int, neighbour: int) -> None:
+        self.remove(item)
+        self._insert(item, neighbour, self._right[neighbour])
 
-    def _insert(self, one: int, left: int, right: int) -> None:
+    def _insert(self, item: int, left: int, right: int) -> None:
         place = self.place
         if left == self._head and right != self._tail:
             place[left] = place[right] - 2 * _GAP
@@ -136,12 +137,12 @@ class MovableOrder:
             place[right] = place[left] + 2 * _GAP
         if place[right] - place[left] < 2:
             self._make_room(left)
-        self._left[one], self._right[one] = left, right
-        self._right[left] = self._left[right] = one
-        place[one] = (place[left] + place[right]) // 2
+        self._left[item], self._right[item] = left, right
+        self._right[left] = self._left[right] = item
+        place[item] = (place[left] + place[right]) // 2
 
     def _make_room(self, around: int) -> None:
-        """Number again the smallest range of places around one that is wide enough for what it holds."""
+        """Renumber the smallest range of places around an item that is wide enough for what it holds."""
         place, width, count = self.place, 2, 1
         first = last = around
         while True:
@@ -153,27 +154,27 @@ class MovableOrder:
             if 4 * count * count <= width:
                 break
             width *= 2
-        one, step = first, width // count
+        item, step = first, width // count
         for number in range(count):
-            place[one] = low + number * step
-            one = self._right[one]
+            place[item] = low + number * step
+            item = self._right[item]
 
 
 def _walk(
-    near: list[set[int]], start: int, goal: int, found: set[int], met: set[int], is_between: Callable[[int], bool]
+    near: list[set[int]], start: int, goal: int, reached: set[int], met: set[int], is_between: Callable[[int], bool]
 ) -> Iterator[bool]:
-    """Collect in `found` what can be reached and is between, nearest first.
+    """Collect in `reached` what can be reached and is between, nearest first.
 
     Yields True where a step leads to the goal or to what the other search has met.
     """
     waiting = deque([start])
     while waiting:
-        one = waiting.popleft()
-        for other in near[one]:
-            if other not in found and is_between(other):
-                found.add(other)
-                waiting.append(other)
-            yield other in met or (other == goal and one != start)
+        group = waiting.popleft()
+        for neighbour in near[group]:
+            if neighbour not in reached and is_between(neighbour):
+                reached.add(neighbour)
+                waiting.append(neighbour)
+            yield neighbour in met or (neighbour == goal and group != start)
 
 
 def _contract(near: list[set[int]], back: list[set[int]], kept: int, gone: int) -> None:
@@ -197,22 +198,22 @@ def sorted_groups(units: Units, groups: Iterable[list[int]]) -> list[list[int]]:
     ]
     after: list[list[int]] = [[] for _ in members]
     for number, needed in enumerate(before):
-        for one in needed:
-            after[one].append(number)
+        for other in needed:
+            after[other].append(number)
     missing = [len(needed) for needed in before]
     ready = [(members[number][0], number) for number, count in enumerate(missing) if not count]
     heapq.heapify(ready)
-    found = []
+    ordered = []
     while ready:
         _, number = heapq.heappop(ready)
-        found.append(members[number])
-        for one in after[number]:
-            missing[one] -= 1
-            if not missing[one]:
-                heapq.heappush(ready, (members[one][0], one))
-    if len(found) < len(members):
+        ordered.append(members[number])
+        for other in after[number]:
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(ready, (members[other][0], other))
+    if len(ordered) < len(members):
         raise CircleError([members[number] for number, count in enumerate(missing) if count])
-    return found
+    return ordered
 
 
 class CircleError(Exception):
@@ -225,8 +226,8 @@ class CircleError(Exception):
 
 def of_nodes(units: Units, groups: list[list[int]]) -> Array:
     """Per node of the graph the number of its group; -1 for what is in none."""
-    found = np.full(len(units.graph), -1, np.int64)
+    numbers = np.full(len(units.graph), -1, np.int64)
     for number, group in enumerate(groups):
         for unit in group:
-            found[units.ops[unit]] = number
-    return found
+            numbers[units.ops[unit]] = number
+    return numbers

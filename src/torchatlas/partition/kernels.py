@@ -97,9 +97,9 @@ def _rows(node: GraphNode, ledger: Ledger, space: int) -> Kernel:
     if dim is None or dim == []:
         return _reduced(ledger, node, set(range(len(shape))))
     dims = [dim] if isinstance(dim, int) else list(dim) if isinstance(dim, (list, tuple)) else []
-    if not dims or not all(isinstance(one, int) for one in dims):
+    if not dims or not all(isinstance(axis, int) for axis in dims):
         return Kernel(KernelKind.ALONE, why="reduces in a way that is not followed")
-    return _reduced(ledger, node, {one % max(len(shape), 1) for one in dims})
+    return _reduced(ledger, node, {axis % max(len(shape), 1) for axis in dims})
 
 
 def _reduced(ledger: Ledger, node: GraphNode, dims: set[int]) -> Kernel:

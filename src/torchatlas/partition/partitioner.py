@@ -97,32 +97,32 @@ class GraphPartitioner:
             InvalidInputError: A plain model comes without inputs, or a GraphModule without shapes.
         """
         units, front_end, origin, attempts = opened(x, args, kwargs, self.gradients)
-        found = ledger(units.graph, self.device)
-        if not found.is_op.any() and not len(units):
+        op_ledger = ledger(units.graph, self.device)
+        if not op_ledger.is_op.any() and not len(units):
             raise AnalysisError("There is no operation in this graph, so there is nothing to cut.")
-        return self._report(units, found, front_end, origin, attempts)
+        return self._report(units, op_ledger, front_end, origin, attempts)
 
     def _report(
-        self, units: Units, found: Ledger, front_end: str, origin: Any, attempts: tuple[Attempt, ...]
+        self, units: Units, ledger: Ledger, front_end: str, origin: Any, attempts: tuple[Attempt, ...]
     ) -> PartitionReport:
-        groups, names, fusion, glue = self._groups(units, found)
+        groups, names, fusion, glue = self._groups(units, ledger)
         group = of_nodes(units, groups)
-        moved = traffic(found, group, len(groups))
+        moved = traffic(ledger, group, len(groups))
         strategy = self.strategy if self.groups is None else "groups"
         reasons = dict.fromkeys(moved.crossing, _WHY_APART.get(strategy, ""))
         if fusion is not None:
             of = fusion.groups.group
             reasons = {(a, b): fusion.why_not(of[groups[a][0]], of[groups[b][0]]) for a, b in moved.crossing}
-        subgraphs = Describer(units, found, groups, moved, fusion, reasons, names, glue).subgraphs()
-        ids = [one.node_id for one in subgraphs]
-        work = np.array([one.flops + one.elementwise_flops for one in subgraphs], float)
-        bytes_ = np.array([one.traffic_bytes for one in subgraphs], float)
+        subgraphs = Describer(units, ledger, groups, moved, fusion, reasons, names, glue).subgraphs()
+        ids = [subgraph.node_id for subgraph in subgraphs]
+        work = np.array([subgraph.flops + subgraph.elementwise_flops for subgraph in subgraphs], float)
+        bytes_ = np.array([subgraph.traffic_bytes for subgraph in subgraphs], float)
         moves = bytes_ > 0
         intensity = work[moves] / bytes_[moves]
-        operations, graph = found.is_op & (units.of_op >= 0), units.graph
+        operations, graph = ledger.is_op & (units.of_op >= 0), units.graph
         types = [str(op.type) for op in graph.tables.operations]
         kinds = Counter(
-            types[graph.columns["node_operation"][op]] if found.is_known[op] else "unknown"
+            types[graph.columns["node_operation"][op]] if ledger.is_known[op] else "unknown"
             for op in np.flatnonzero(operations).tolist()
         )
         return PartitionReport(
@@ -133,45 +133,45 @@ class GraphPartitioner:
             attempts=attempts,
             with_autograd=recorded_with_autograd(graph),
             total_subgraphs=len(subgraphs),
-            total_flops=sum(one.flops for one in subgraphs),
-            total_macs=sum(one.macs for one in subgraphs),
-            total_elementwise_flops=sum(one.elementwise_flops for one in subgraphs),
+            total_flops=sum(subgraph.flops for subgraph in subgraphs),
+            total_macs=sum(subgraph.macs for subgraph in subgraphs),
+            total_elementwise_flops=sum(subgraph.elementwise_flops for subgraph in subgraphs),
             total_input_bytes=int(moved.inputs.sum()),
             total_output_bytes=int(moved.outputs.sum()),
             total_weight_bytes=int(moved.weights.sum()),
             saved_for_backward_bytes=int(moved.for_backward.sum()),
-            total_bytes=sum(one.traffic_bytes for one in subgraphs),
-            unfused_bytes=sum(one.unfused_bytes for one in subgraphs),
-            total_kernels=sum(one.kernels for one in subgraphs),
-            unfused_kernels=int((operations & ~found.is_idle).sum()),
+            total_bytes=sum(subgraph.traffic_bytes for subgraph in subgraphs),
+            unfused_bytes=sum(subgraph.unfused_bytes for subgraph in subgraphs),
+            total_kernels=sum(subgraph.kernels for subgraph in subgraphs),
+            unfused_kernels=int((operations & ~ledger.is_idle).sum()),
             average_arithmetic_intensity=float(intensity.mean()) if len(intensity) else None,
             weighted_arithmetic_intensity=float((work[moves] * intensity).sum() / work[moves].sum())
             if work[moves].sum()
             else None,
             operation_type_counts=dict(kinds.most_common()),
-            subgraph_type_counts=dict(Counter(str(one.operation_type) for one in subgraphs).most_common()),
-            uncosted=dict(found.counts.uncosted),
+            subgraph_type_counts=dict(Counter(str(subgraph.operation_type) for subgraph in subgraphs).most_common()),
+            uncosted=dict(ledger.counts.uncosted),
             subgraphs=tuple(subgraphs),
             boundaries=tuple(
                 Boundary(ids[a], ids[b], size, reasons[a, b]) for (a, b), size in sorted(moved.crossing.items())
             ),
-            sizes=dict(found.counts.sizes),
+            sizes=dict(ledger.counts.sizes),
             notes=tuple(graph.notes),
             graph=graph,
             origin=origin,
         )
 
     def _groups(
-        self, units: Units, found: Ledger
+        self, units: Units, ledger: Ledger
     ) -> tuple[list[list[int]], dict[int, str], Fusion | None, list[bool] | None]:
         if self.groups is not None:
             groups, names = as_asked(units, self.groups)
             return groups, names, None, None
         if self.strategy == "op":
-            groups, glue = by_operation(units, found)
+            groups, glue = by_operation(units, ledger)
             return groups, {}, None, glue
         if self.strategy == "module":
             return by_module(units, self.depth), {}, None, None
-        fusion = Fusion(units, found, self.on_chip_bytes)
+        fusion = Fusion(units, ledger, self.on_chip_bytes)
         groups = fusion.groups.in_order()
         return groups, {}, fusion, [fusion.runs_nothing(group) for group in groups]

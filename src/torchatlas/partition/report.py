@@ -145,7 +145,7 @@ class PartitionReport(ReportNames, Shown):
     @property
     def total_seconds(self) -> float:
         """At best, one subgraph after the other."""
-        return sum(one.seconds for one in self.subgraphs)
+        return sum(subgraph.seconds for subgraph in self.subgraphs)
 
     def __len__(self) -> int:
         """How many subgraphs there are."""
@@ -159,10 +159,10 @@ class PartitionReport(ReportNames, Shown):
         """A subgraph by its id, its name, the name of one of its nodes, or its place."""
         if isinstance(name, int):
             return self.subgraphs[name]
-        for one in self.subgraphs:
-            if name in (one.node_id, one.node_name) or name in one.nodes:
-                return one
-        known = [text for one in self.subgraphs for text in (one.node_id, *one.nodes)]
+        for subgraph in self.subgraphs:
+            if name in (subgraph.node_id, subgraph.node_name) or name in subgraph.nodes:
+                return subgraph
+        known = [text for subgraph in self.subgraphs for text in (subgraph.node_id, *subgraph.nodes)]
         raise NodeNotFoundError(f"no subgraph is or holds {name!r}{did_you_mean(name, known)}")
 
     def top(self, number: int = 5, by: str = "flops") -> list[Subgraph]:
@@ -178,7 +178,7 @@ class PartitionReport(ReportNames, Shown):
         """
         if by not in Subgraph.__dataclass_fields__ or not isinstance(getattr(self.subgraphs[0], by, 0), (int, float)):
             raise InvalidInputError(f"top(by={by!r}): a number of a subgraph, such as flops, traffic_bytes or seconds.")
-        return sorted(self.subgraphs, key=lambda one: -getattr(one, by))[:number]
+        return sorted(self.subgraphs, key=lambda subgraph: -getattr(subgraph, by))[:number]
 
     def extract(self, origin: Any = None) -> Pieces:
         """Each subgraph as a module that runs, and the whole put together of them again.
@@ -198,9 +198,9 @@ class PartitionReport(ReportNames, Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON holds it, without the graph and the model."""
-        found = fields_as_json(self, leave_out=("graph", "origin"))
-        last = {name: found.pop(name) for name in ("attempts", "notes", "subgraphs", "boundaries")}
-        return found | {"at_least": self.at_least, "times": run_times(self.graph)} | last
+        fields = fields_as_json(self, leave_out=("graph", "origin"))
+        last = {name: fields.pop(name) for name in ("attempts", "notes", "subgraphs", "boundaries")}
+        return fields | {"at_least": self.at_least, "times": run_times(self.graph)} | last
 
     def _sections(self) -> Iterator[Section]:
         return report_sections(self)
@@ -230,7 +230,7 @@ def report_sections(report: PartitionReport, *, top: int = 10) -> Iterator[Secti
     if report.saved_for_backward_bytes:
         lines.append(f"{format_bytes(report.saved_for_backward_bytes)} of results that only backward needs")
     lines += caveats(report.sizes, report.uncosted)
-    lines += [f"{one.front_end} did not work: {one.reason}" for one in report.attempts]
+    lines += [f"{attempt.front_end} did not work: {attempt.reason}" for attempt in report.attempts]
     yield Lines(lines, report.notes)
     kinds = [[kind, f"{count:,}"] for kind, count in report.operation_type_counts.items()]
     yield Table(["kind of operation", ">operations"], kinds)
@@ -238,19 +238,19 @@ def report_sections(report: PartitionReport, *, top: int = 10) -> Iterator[Secti
         yield _subgraphs(report.top(top))
 
 
-def _subgraphs(listed: list[Subgraph]) -> Table:
+def _subgraphs(subgraphs: list[Subgraph]) -> Table:
     rows = [
         [
-            one.node_id,
-            one.node_name,
-            one.pattern,
-            format_flops(one.flops),
-            format_bytes(one.traffic_bytes),
-            ratio_text(one.arithmetic_intensity),
-            one.recommended_bottleneck.value,
-            format_seconds(one.seconds),
+            subgraph.node_id,
+            subgraph.node_name,
+            subgraph.pattern,
+            format_flops(subgraph.flops),
+            format_bytes(subgraph.traffic_bytes),
+            ratio_text(subgraph.arithmetic_intensity),
+            subgraph.recommended_bottleneck.value,
+            format_seconds(subgraph.seconds),
         ]
-        for one in listed
+        for subgraph in subgraphs
     ]
     headings = ["", "most FLOPs", "holds", ">FLOPs", ">moved", ">FLOPs/B", "limited by", ">at best"]
     return Table(headings, rows)

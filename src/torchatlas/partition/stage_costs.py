@@ -16,17 +16,17 @@ from torchatlas.partition.traffic import Ledger
 class OpCosts:
     """What every op and every cut costs. Position i is the i-th op; cut i is before it. `places`: where cuts may be."""
 
-    def __init__(self, found: Ledger, ops: Array, places: Array) -> None:
-        self.found, self.ops, self.places = found, ops, places
-        self.place = np.full(len(found.graph), -1, np.int64)
-        self.place[ops] = np.arange(len(ops))
+    def __init__(self, ledger: Ledger, ops: Array, places: Array) -> None:
+        self.ledger, self.ops, self.places = ledger, ops, places
+        self.position = np.full(len(ledger.graph), -1, np.int64)
+        self.position[ops] = np.arange(len(ops))
 
     def balance(self, by: str, speed: float, earliest: list[int] | None) -> Balance:
         """The cost of each op, and the cost of communication at each cut, which the stages on both sides pay."""
         if by == "flops":
-            work, crossing = self.found.work[self.ops].astype(float), np.zeros(len(self.ops) + 1)
+            work, crossing = self.ledger.work[self.ops].astype(float), np.zeros(len(self.ops) + 1)
         else:
-            work, crossing = np.nan_to_num(self.found.best.seconds[self.ops]), self.crossing_bytes() / speed
+            work, crossing = np.nan_to_num(self.ledger.best.seconds[self.ops]), self.crossing_bytes() / speed
         total = np.concatenate([[0.0], np.cumsum(work)])
         return Balance(total[self.places], crossing[self.places], earliest)
 
@@ -36,24 +36,24 @@ class OpCosts:
 
         The program's inputs are there from the first op on.
         """
-        found = self.found
-        storage = found.graph.columns["value_storage"]
-        node, value = found.reads
-        wrote, result = found.results
-        count = len(found.graph.columns["storage_bytes"])
+        ledger = self.ledger
+        storage = ledger.graph.columns["value_storage"]
+        node, value = ledger.reads
+        wrote, result = ledger.results
+        count = len(ledger.graph.columns["storage_bytes"])
         end = np.full(count, -1, np.int64)
         begin = np.full(count, len(self.ops), np.int64)
         size = np.zeros(count, np.int64)
         held = storage[result] >= 0
-        np.minimum.at(begin, storage[result[held]], self.place[wrote[held]])
-        np.maximum.at(end, storage[result[held]], self.place[wrote[held]])
-        np.maximum.at(size, storage[result[held]], found.value_bytes[result[held]])
+        np.minimum.at(begin, storage[result[held]], self.position[wrote[held]])
+        np.maximum.at(end, storage[result[held]], self.position[wrote[held]])
+        np.maximum.at(size, storage[result[held]], ledger.value_bytes[result[held]])
         taken = storage[value] >= 0
-        last = np.where(self.place[node] >= 0, self.place[node], len(self.ops) - 1)  # outputs leave at the end
+        last = np.where(self.position[node] >= 0, self.position[node], len(self.ops) - 1)  # outputs leave at the end
         np.maximum.at(end, storage[value[taken]], last[taken])
-        given = taken & ~found.is_weight[value] & (found.maker[value] < 0) & (self.place[node] >= 0)
-        np.maximum.at(size, storage[value[given]], found.value_bytes[value[given]])
-        begin[storage[value[given]]] = 0
+        from_inputs = taken & ~ledger.is_weight[value] & (ledger.maker[value] < 0) & (self.position[node] >= 0)
+        np.maximum.at(size, storage[value[from_inputs]], ledger.value_bytes[value[from_inputs]])
+        begin[storage[value[from_inputs]]] = 0
         made = begin < len(self.ops)
         return size[made], begin[made], end[made]
 
@@ -84,12 +84,12 @@ class OpCosts:
     @cached_property
     def weights(self) -> tuple[Array, Array, Array]:
         """Which op reads which weight: position, storage, bytes of each storage."""
-        found, columns = self.found, self.found.graph.columns
-        node, value = found.reads
-        mine = found.is_weight[value] & (self.place[node] >= 0) & (columns["value_storage"][value] >= 0)
+        ledger, columns = self.ledger, self.ledger.graph.columns
+        node, value = ledger.reads
+        mine = ledger.is_weight[value] & (self.position[node] >= 0) & (columns["value_storage"][value] >= 0)
         storage = columns["value_storage"][value[mine]]
         size = np.maximum(columns["storage_bytes"], 0)
-        return self.place[node[mine]], storage, size
+        return self.position[node[mine]], storage, size
 
     def weight_bytes(self, begin: int, end: int) -> int:
         """Bytes of the weights that the ops from position `begin` up to `end` read, each once."""

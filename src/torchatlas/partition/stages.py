@@ -93,9 +93,9 @@ class PipelinePlan(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        found = fields_as_json(self, ("stages", "graph", "origin"))
-        found |= {"balance": self.balance, "memory_limit": self.limit_bytes}  # the last is an old name
-        return found | {"cuts": list(self.cuts), "stages": as_json(self.stages)}
+        fields = fields_as_json(self, ("stages", "graph", "origin"))
+        fields |= {"balance": self.balance, "memory_limit": self.limit_bytes}  # the last is an old name
+        return fields | {"cuts": list(self.cuts), "stages": as_json(self.stages)}
 
     def _sections(self) -> Iterator[Section]:
         return plan_sections(self)
@@ -144,10 +144,10 @@ def pipeline_stages(
         units, _, origin, _ = opened(x, (), {})
         graph = units.graph
     profile = device_named(device)
-    found = ledger(graph, profile, sizes)
+    op_ledger = ledger(graph, profile, sizes)
     speed = profile.link if bandwidth is None else byte_rate(bandwidth)
     limit_bytes = None if limit is None else byte_limit(limit)
-    ops = np.flatnonzero(found.is_op)
+    ops = np.flatnonzero(op_ledger.is_op)
     if not isinstance(stages, int) or stages < 1:
         raise InvalidInputError(f"stages={stages!r} is no number of stages; pass a whole number from 1 on.")
     if stages > len(ops):
@@ -161,7 +161,7 @@ def pipeline_stages(
             f"a gigabyte or more, as their product is above {_MOST_STEPS:,}. Ask for fewer stages, or name the "
             "operations that one may begin with, such as the first of each block: begins=."
         )
-    figures = OpCosts(found, ops, places)
+    figures = OpCosts(op_ledger, ops, places)
     memory = figures.memory() if by == "memory" or limit_bytes is not None else None
     measure: Balance | Memory
     if by == "memory":
@@ -201,22 +201,22 @@ def _plan(
     graph: Graph,
     origin: Any,
 ) -> PipelinePlan:
-    found, ops, crossing, places = figures.found, figures.ops, figures.crossing_bytes(), figures.places
+    ledger, ops, crossing, places = figures.ledger, figures.ops, figures.crossing_bytes(), figures.places
     names = graph.index.names()
-    made = []
+    stages = []
     for number, (begin, end) in enumerate(pairwise(cuts)):
         a, b = int(places[begin]), int(places[end])
         mine = ops[a:b]
-        known = mine[found.is_known[mine]]
-        made.append(
+        known = mine[ledger.is_known[mine]]
+        stages.append(
             Stage(
                 number=number,
                 ops=tuple(mine.tolist()),
                 first=names[int(mine[0])],
                 last=names[int(mine[-1])],
-                flops=int(2 * found.counts.macs[known].sum()),
-                elementwise_flops=int(found.counts.elementwise_flops[known].sum()),
-                seconds=float(np.nan_to_num(found.best.seconds[mine]).sum()),
+                flops=int(2 * ledger.counts.macs[known].sum()),
+                elementwise_flops=int(ledger.counts.elementwise_flops[known].sum()),
+                seconds=float(np.nan_to_num(ledger.best.seconds[mine]).sum()),
                 received_bytes=int(crossing[a]),
                 sent_bytes=int(crossing[b]),
                 communication_s=float((crossing[a] + crossing[b]) / speed),
@@ -227,11 +227,11 @@ def _plan(
         )
     total = float(measure.cost(0, len(places) - 1))
     return PipelinePlan(
-        stages=tuple(made),
+        stages=tuple(stages),
         by=by,
-        bottleneck=max(stage.cost for stage in made),
+        bottleneck=max(stage.cost for stage in stages),
         total=total,
-        device=found.device.name,
+        device=ledger.device.name,
         bandwidth=speed,
         limit_bytes=limit,
         considered=f"every way to cut {len(ops):,} operations in execution order at {len(places) - 2:,} places; "

@@ -39,8 +39,8 @@ def by_operation(units: Units, ledger: Ledger) -> tuple[list[list[int]], list[bo
         group = groups.group[unit]
         if not holds_operation[group]:
             join(groups.only_user(unit), group)
-    found = groups.in_order()
-    return found, [not any(counts[unit] for unit in group) for group in found]
+    ordered = groups.in_order()
+    return ordered, [not any(counts[unit] for unit in group) for group in ordered]
 
 
 def _runs_nothing(units: Units, ledger: Ledger, unit: int) -> bool:
@@ -50,22 +50,22 @@ def _runs_nothing(units: Units, ledger: Ledger, unit: int) -> bool:
 
 
 def by_module(units: Units, depth: int) -> list[list[int]]:
-    """One group per call of a module `depth` levels down; what runs in a module above goes by itself, a run at a time.
+    """One group per call of a module `depth` levels down, and one per unbroken run of operations of a module above.
 
-    Calls are runs of operations that follow each other, so that they cannot depend on each other in a circle.
+    Each group is a run of operations that follow each other, so groups cannot depend on each other in a circle.
     """
     calls = _calls_at(units, depth)
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     last: tuple[int, int] | None = None
     for unit, ops in enumerate(units.ops):
         columns = units.graph.columns
         key = (int(calls[columns["node_call"][ops[0]]]), int(columns["node_phase"][ops[0]])) if ops else last
-        if found and key == last:
-            found[-1].append(unit)
+        if groups and key == last:
+            groups[-1].append(unit)
         else:
-            found.append([unit])
+            groups.append([unit])
         last = key
-    return found
+    return groups
 
 
 def _calls_at(units: Units, depth: int) -> Array:
@@ -73,11 +73,11 @@ def _calls_at(units: Units, depth: int) -> Array:
     columns, tables = units.graph.columns, units.graph.tables
     parent = columns["call_parent"].tolist()
     levels = [len(tables.modules[module].path.split(".")) for module in columns["call_module"].tolist()]
-    found = list(range(len(parent)))
+    enclosing = list(range(len(parent)))
     for call, above in enumerate(parent):
         if levels[call] > depth and above >= 0:
-            found[call] = found[above]
-    return np.array([*found, -1], np.int64)
+            enclosing[call] = enclosing[above]
+    return np.array([*enclosing, -1], np.int64)
 
 
 def as_asked(
@@ -102,22 +102,22 @@ def as_asked(
             asked.setdefault(group, []).append(unit)
     rest = [[unit] for unit in range(len(units)) if unit not in mine]
     try:
-        found = sorted_groups(units, [*(list(dict.fromkeys(one)) for one in asked.values()), *rest])
+        ordered = sorted_groups(units, [*(list(dict.fromkeys(members)) for members in asked.values()), *rest])
     except CircleError as error:
         raise InvalidInputError(_circle(units, error.groups, mine)) from None
-    return found, mine
+    return ordered, mine
 
 
 def _circle(units: Units, groups: list[list[int]], mine: dict[int, str]) -> str:
     """One circle among groups that depend on each other, in words."""
     of_unit = {unit: at for at, group in enumerate(groups) for unit in group}
-    at, way = 0, dict[int, tuple[int, int]]()
-    while at not in way:  # each of them waits for another one of them: going back must come round
-        way[at] = next((b, unit) for unit in groups[at] for b in units.before[unit] if of_unit.get(b, at) != at)
-        at = of_unit[way[at][0]]
+    at, waits_for = 0, dict[int, tuple[int, int]]()
+    while at not in waits_for:  # each group waits for another of them, so going back must reach one twice
+        waits_for[at] = next((b, unit) for unit in groups[at] for b in units.before[unit] if of_unit.get(b, at) != at)
+        at = of_unit[waits_for[at][0]]
     steps, start = [], at
     while True:
-        before, unit = way[at]
+        before, unit = waits_for[at]
         label = mine.get(unit, units.names[unit])
         steps.append(f"{label!r} takes {units.names[before]!r} for {units.names[unit]!r}")
         at = of_unit[before]

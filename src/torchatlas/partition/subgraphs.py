@@ -39,7 +39,7 @@ class Describer:
         for source, target in moved.crossing:
             self.users.setdefault(source, []).append(target)
         self.depends_on = [sorted(set(self._before(number, group))) for number, group in enumerate(groups)]
-        self.waited_for = {one for before in self.depends_on for one in before}
+        self.waited_for = {earlier for before in self.depends_on for earlier in before}
 
     def subgraphs(self) -> list[Subgraph]:
         return [self._subgraph(number, group) for number, group in enumerate(self.groups)]
@@ -67,7 +67,7 @@ class Describer:
             macs=macs,
             elementwise_flops=other,
             uncosted=len(ops) - len(known),
-            depends_on=tuple(self.ids[one] for one in self.depends_on[number]),
+            depends_on=tuple(self.ids[earlier] for earlier in self.depends_on[number]),
             total_input_bytes=int(self.moved.inputs[number]),
             total_output_bytes=int(self.moved.outputs[number]),
             total_weight_bytes=int(self.moved.weights[number]),
@@ -111,15 +111,15 @@ class Describer:
 
     def _pattern(self, working: Array) -> str:
         """The kinds of operation in order, repetitions left out."""
-        found: list[str] = []
+        kinds: list[str] = []
         for op in working.tolist():
             kind = str(self._type(op)) if self.ledger.is_known[op] else "unknown"
-            if not found or found[-1] != kind:
-                found.append(kind)
-        return "+".join(found[:6]) + ("+..." if len(found) > 6 else "") or "view"
+            if not kinds or kinds[-1] != kind:
+                kinds.append(kind)
+        return "+".join(kinds[:6]) + ("+..." if len(kinds) > 6 else "") or "view"
 
     def _time(self, working: Array, bytes_: int, kernels: int, fused: bool) -> tuple[Bound, float]:
-        """What holds it back, by the rule of analysis.roofline, and its time at best."""
+        """What limits it, by the rule of analysis.roofline, and its time at best."""
         device, ledger = self.ledger.device, self.ledger
         compute = float(ledger.compute_s[working].sum())
         overhead = device.overhead_s * max(kernels, 1)
@@ -166,10 +166,10 @@ class Describer:
         if not users:
             waited_for = number in self.waited_for
             return "what follows waits for it and reads nothing of it" if waited_for else "nothing follows it"
-        found: dict[str, list[str]] = {}
+        by_reason: dict[str, list[str]] = {}
         for user in users:
-            found.setdefault(self.reasons[number, user], []).append(self.ids[user])
-        return "; ".join(f"ends before {', '.join(ids)}: {why}" for why, ids in found.items())
+            by_reason.setdefault(self.reasons[number, user], []).append(self.ids[user])
+        return "; ".join(f"ends before {', '.join(ids)}: {why}" for why, ids in by_reason.items())
 
 
 def _axes(shape: tuple[int, ...], kind: OperationType) -> tuple[int, int, int]:

@@ -36,8 +36,8 @@ class Ledger:
 
     @cached_property
     def value_bytes(self) -> Array:
-        """What reading each value once moves."""
-        size = np.array([one.bytes for one in self.operands] or [0], np.int64)
+        """Per value the bytes that one read of it moves."""
+        size = np.array([operand.bytes for operand in self.operands] or [0], np.int64)
         return size[self.graph.columns["value_layout"]]
 
     @cached_property
@@ -50,7 +50,7 @@ class Ledger:
 
     @cached_property
     def bytes_read(self) -> Array:
-        """As costed; where no formula knows, every tensor it takes."""
+        """By the op's formula; without one, every tensor that the op takes."""
         return np.where(self.is_known, self.counts.bytes_read, self._per_node("input"))
 
     @cached_property
@@ -69,21 +69,21 @@ class Ledger:
     @cached_property
     def is_idle(self) -> Array:
         """Ops that compute and move nothing: views, empty tensors."""
-        found: Array = self.is_op & self.is_known & (self.bytes == 0) & (self.work == 0)
-        return found
+        idle: Array = self.is_op & self.is_known & (self.bytes == 0) & (self.work == 0)
+        return idle
 
     @cached_property
     def root(self) -> Array:
         """Per value the one that it is a view of, through any number of views; itself if it is none."""
         columns = self.graph.columns
-        found = np.arange(len(columns["value_storage"]))
+        root = np.arange(len(columns["value_storage"]))
         producer, storage = columns["value_producer"], columns["value_storage"]
         for value in np.flatnonzero((producer >= 0) & self.is_idle[producer]).tolist():
             taken = self.graph.index.inputs(int(producer[value]))
             same = taken[(storage[taken] == storage[value]) & (taken < value)]
             if len(same):
-                found[value] = found[same[0]]
-        return found
+                root[value] = root[same[0]]
+        return root
 
     @cached_property
     def maker(self) -> Array:
@@ -107,7 +107,7 @@ class Ledger:
 
     @cached_property
     def reads(self) -> tuple[Array, Array]:
-        """Which node reads which value, once for each time; a view reads nothing, nor `copy_` what it overwrites."""
+        """Nodes and the values they read, a pair per read. A view reads nothing; `copy_` not what it overwrites."""
         columns = self.graph.columns
         node = self.graph.index.node_of_input
         slot = np.arange(len(node)) - columns["input_ptr"][node]
@@ -121,7 +121,7 @@ class Ledger:
 
     @cached_property
     def results(self) -> tuple[Array, Array]:
-        """Which op wrote which value into memory."""
+        """Ops and the values they wrote into memory, a pair per write."""
         columns = self.graph.columns
         node = self.graph.index.node_of_output
         value = columns["output_value"].astype(np.int64)
@@ -133,9 +133,9 @@ class Ledger:
     def _per_node(self, side: str) -> Array:
         node = self.graph.index.node_of_input if side == "input" else self.graph.index.node_of_output
         value = self.graph.columns[f"{side}_value"]
-        found = np.zeros(len(self.graph), np.int64)
-        np.add.at(found, node[value >= 0], self.value_bytes[value[value >= 0]])
-        return found
+        totals = np.zeros(len(self.graph), np.int64)
+        np.add.at(totals, node[value >= 0], self.value_bytes[value[value >= 0]])
+        return totals
 
 
 def ledger(graph: Graph, device: Device, sizes: Mapping[str, int] | None = None) -> Ledger:
@@ -154,24 +154,24 @@ class Traffic:
 
     inputs: Array  # per group: activations from outside, each memory once
     outputs: Array  # what it writes and does not only read itself, but for results that only backward needs
-    for_backward: Array  # those
+    for_backward: Array  # results that only backward needs
     weights: Array
     saved: Array  # reads and writes that a kernel made of the whole group avoids
     crossing: dict[tuple[int, int], int]  # (group, group) -> bytes that the second reads of the first
 
 
-def traffic(found: Ledger, group: Array, count: int) -> Traffic:
+def traffic(ledger: Ledger, group: Array, count: int) -> Traffic:
     """What crosses between groups. `group` says per node of the graph which it is in; -1 for none."""
-    columns = found.graph.columns
-    storage, size, maker = columns["value_storage"], found.value_bytes, found.maker
-    node, value = found.reads
+    columns = ledger.graph.columns
+    storage, size, maker = columns["value_storage"], ledger.value_bytes, ledger.maker
+    node, value = ledger.reads
     to, made_by = group[node], maker[value]
     origin = np.where(made_by >= 0, group[made_by], -1)
-    weight = found.is_weight[value]
+    weight = ledger.is_weight[value]
     outside = (to >= 0) & (origin != to) & ~weight
 
     def distinct(keys: list[Array], values: Array) -> tuple[Array, Array]:
-        """Bytes per distinct key and storage, where overlapping views of one storage are not counted beyond it."""
+        """Bytes per distinct key and storage. Views of one storage together count no more than the storage."""
         rows = np.unique(np.stack([*keys, storage[values], values], axis=1), axis=0)
         head, first = np.unique(rows[:, :-1], axis=0, return_inverse=True)
         total = np.bincount(first.ravel(), size[rows[:, -1]], minlength=len(head)).astype(np.int64)
@@ -189,10 +189,10 @@ def traffic(found: Ledger, group: Array, count: int) -> Traffic:
     for (a, b), size_of in zip(pairs.tolist(), bytes_of.tolist(), strict=True):  # once for each memory
         crossing[a, b] = crossing.get((a, b), 0) + size_of
     inner = (to >= 0) & (origin == to)
-    only_inside = _only_inside(found, value, inner)
-    wrote, result = found.results
-    kept = (group[wrote] >= 0) & ~only_inside[result]
-    later = found.only_for_backward[result]
+    only_inside = _only_inside(ledger, value, inner)
+    wrote, result = ledger.results
+    leaves_group = (group[wrote] >= 0) & ~only_inside[result]
+    later = ledger.only_for_backward[result]
 
     def written(chosen: Array) -> Array:
         keys, total = distinct([group[wrote][chosen]], result[chosen])
@@ -200,30 +200,31 @@ def traffic(found: Ledger, group: Array, count: int) -> Traffic:
 
     return Traffic(
         per_group(outside),
-        written(kept & ~later),
-        written(kept & later),
+        written(leaves_group & ~later),
+        written(leaves_group & later),
         per_group(weight & (to >= 0)),
-        _saved(found, node[inner], value[inner], only_inside, group, count),
+        _saved(ledger, node[inner], value[inner], only_inside, group, count),
         crossing,
     )
 
 
-def _only_inside(found: Ledger, value: Array, inner: Array) -> Array:
+def _only_inside(ledger: Ledger, value: Array, inner: Array) -> Array:
     """Per value whether only ops of the group that made it read it, and at least one does."""
-    root = found.root
+    root = ledger.root
     read, elsewhere = np.zeros(len(root), bool), np.zeros(len(root), bool)
     read[root[value[inner]]] = True
     elsewhere[root[value[~inner]]] = True  # also by the program's outputs, which are in no group
     return read & ~elsewhere
 
 
-def _saved(found: Ledger, node: Array, value: Array, only_inside: Array, group: Array, count: int) -> Array:
-    """Bytes of reads of what the group made and of writes that only it reads; at most what the op was costed with."""
-    size, nodes = found.value_bytes, len(found.graph)
+def _saved(ledger: Ledger, node: Array, value: Array, only_inside: Array, group: Array, count: int) -> Array:
+    """Per group the bytes that one kernel saves: reads of what the group made, and writes that only the group reads; of
+    an op at most what it was costed with."""
+    size, nodes = ledger.value_bytes, len(ledger.graph)
     reads = np.bincount(node, size[value], minlength=nodes)
-    wrote, result = found.results
+    wrote, result = ledger.results
     inside = only_inside[result]
     writes = np.bincount(wrote[inside], size[result[inside]], minlength=nodes)
-    saved = np.minimum(reads, found.bytes_read) + np.minimum(writes, found.bytes_written)
+    saved = np.minimum(reads, ledger.bytes_read) + np.minimum(writes, ledger.bytes_written)
     mine = group >= 0
     return np.bincount(group[mine], saved[mine], minlength=count).astype(np.int64)

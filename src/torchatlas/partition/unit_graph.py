@@ -46,10 +46,10 @@ class Units:
     @cached_property
     def of_op(self) -> Array:
         """Per node of the graph its unit; -1 for inputs and outputs of the program."""
-        found = np.full(len(self.graph), -1, np.int64)
+        units = np.full(len(self.graph), -1, np.int64)
         for unit, ops in enumerate(self.ops):
-            found[ops] = unit
-        return found
+            units[ops] = unit
+        return units
 
     @cached_property
     def before(self) -> list[list[int]]:
@@ -103,13 +103,13 @@ def units_of_fx(module: fx.GraphModule, graph: Graph) -> Units:
     names, ops, heads, pairs = list[str](), list[list[int]](), list[bool](), list[tuple[int, int]]()
     leads_to: dict[Any, list[int]] = {}  # node of torch.fx -> its unit, or those whose results it computes with
     for node in module.graph.nodes:
-        before = sorted({unit for one in node.all_input_nodes for unit in leads_to[one]})
+        before = sorted({unit for argument in node.all_input_nodes for unit in leads_to[argument]})
         mine = ran.get(node.name, [])
         if not node.op.startswith("call_") or not (mine or _gives_tensor(node)):
             leads_to[node] = before
             continue
         leads_to[node] = [len(names)]
-        pairs += [(one, len(names)) for one in before]
+        pairs += [(earlier, len(names)) for earlier in before]
         names.append(node.name)
         ops.append(mine)
         heads.append(_is_head(node, graph, mine))
@@ -122,18 +122,18 @@ def units_of_fx(module: fx.GraphModule, graph: Graph) -> Units:
 def _edges(graph: Graph, unit: Array, more: Iterable[tuple[int, int]] = ()) -> tuple[Array, Array]:
     """Which unit must come before which: by data, by the order of writes, and as `more` says."""
     source, target = unit[graph.columns["edge_source"]], unit[graph.columns["edge_target"]]
-    kept = (source >= 0) & (target >= 0) & (source != target)
-    pairs = np.stack([source[kept], target[kept]], axis=1)
+    between_units = (source >= 0) & (target >= 0) & (source != target)
+    pairs = np.stack([source[between_units], target[between_units]], axis=1)
     extra = np.array(list(more), np.int64).reshape(-1, 2)
-    found = np.unique(np.concatenate([pairs, extra]), axis=0)
-    return found[:, 0], found[:, 1]
+    edges = np.unique(np.concatenate([pairs, extra]), axis=0)
+    return edges[:, 0], edges[:, 1]
 
 
 def _neighbours(key: Array, other: Array, count: int) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in range(count)]
-    for one, neighbour in zip(key.tolist(), other.tolist(), strict=True):
-        found[one].append(neighbour)
-    return found
+    neighbours: list[list[int]] = [[] for _ in range(count)]
+    for unit, neighbour in zip(key.tolist(), other.tolist(), strict=True):
+        neighbours[unit].append(neighbour)
+    return neighbours
 
 
 def _gives_tensor(node: Any) -> bool:

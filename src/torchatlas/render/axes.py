@@ -55,7 +55,7 @@ class Scale:
 
 
 def check_size(width: Any, height: Any) -> None:
-    """Raise unless a plot can be so large."""
+    """Raise unless a plot of this size can be drawn."""
     whole("width", width, least=_SMALLEST[0], what="plot")
     whole("height", height, least=_SMALLEST[1], what="plot")
 

@@ -102,7 +102,7 @@ class ModuleBars(Printable):
         bars = ["" if row.share is None else bar(row.share, length) for row in rows]
         columns = [
             Column("module", labels, right=False, readable=names),
-            Column("", [one.ljust(length) for one in bars], right=False, style="cyan", leaves=2),
+            Column("", [text.ljust(length) for text in bars], right=False, style="cyan", leaves=2),
             Column("share", shares, leaves=1),
             Column(self.by, texts),
         ]

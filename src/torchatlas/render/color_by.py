@@ -129,8 +129,10 @@ def _gradient(outline: Outline) -> BoxMeasure:
     def by_round(item: Item) -> list[float]:
         starts = _rounds(item)
         first, last = (np.searchsorted(leaves, ends) for ends in (starts, starts + item.stop - item.start))
-        found = [lengths[np.unique(names[a:b])] for a, b in zip(first.tolist(), last.tolist(), strict=True) if a < b]
-        return [math.hypot(*some.tolist()) for some in found] or [math.nan]
+        per_round = [
+            lengths[np.unique(names[a:b])] for a, b in zip(first.tolist(), last.tolist(), strict=True) if a < b
+        ]
+        return [math.hypot(*some.tolist()) for some in per_round] or [math.nan]
 
     return BoxMeasure(
         "gradient norm of parameters",

@@ -27,19 +27,19 @@ def dot_text(graph: Graph, most_boxes: int = 200) -> str:
     from torchatlas.render.text_diagram import sketch
     from torchatlas.render.theme import LIGHT
 
-    found = sketch(graph, most_boxes)
+    diagram = sketch(graph, most_boxes)
     lines = [
         "digraph {",
         f'  graph [compound=true, fontname="Helvetica", fontsize=12, fontcolor="{LIGHT.ink}", labeljust=l];',
         '  node [shape=box, style=filled, fontname="Helvetica", fontsize=11, height=0.3, margin="0.12,0.05"];',
         f'  edge [color="{LIGHT.edge}", fontname="Helvetica", fontsize=9, fontcolor="{LIGHT.soft}", arrowsize=0.6];',
     ]
-    if found.title:
-        lines.append(f"  label={quoted(found.title)}; labelloc=t;")
-    for part in found.parts:
+    if diagram.title:
+        lines.append(f"  label={quoted(diagram.title)}; labelloc=t;")
+    for part in diagram.parts:
         _add(lines, part, "  ")
-    parts = {part.number: part for part in found.walk()}
-    lines += [_edge(line, parts) for line in found.lines]
+    parts = {part.number: part for part in diagram.walk()}
+    lines += [_edge(line, parts) for line in diagram.lines]
     return "\n".join([*lines, "}", ""])
 
 
@@ -63,7 +63,7 @@ def _add(lines: list[str], part: Part, indent: str) -> None:
     if part.is_open:
         label = quoted(" · ".join(row for row in (title, subtitle) if row))
         lines.append(f"{indent}subgraph cluster_{part.number} {{")
-        # A cluster takes what it is not told from the one around it.
+        # A cluster inherits every attribute that it does not set itself.
         lines.append(f'{indent}  graph [label={label}, style="rounded,filled", fillcolor="{fill}", color="{stroke}"];')
         for inner in part.inner:
             _add(lines, inner, indent + "  ")
@@ -83,7 +83,7 @@ def _edge(line: Line, parts: dict[int, Part]) -> str:
     source, target = parts[line.source], parts[line.target]
     more = [f"label={quoted(line.label)}"] if line.label else []
     if line.kind == LineKind.AGAIN:
-        more.append("style=dashed, constraint=false")  # it leads back: ranks are for what leads on
+        more.append("style=dashed, constraint=false")  # it leads back, so it must not set ranks
     elif line.kind == LineKind.KEPT:
         more.append("style=bold")
         # An edge of DOT joins nodes; ltail and lhead end it at the clusters around them.

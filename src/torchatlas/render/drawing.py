@@ -14,7 +14,7 @@ from torchatlas.render.png import to_png
 from torchatlas.render.png import whole as whole
 
 SUFFIXES = (".svg", ".png", ".pdf")
-_SCREEN, _PRINT = 96, 300  # pixels of an inch: of what has a size in pixels, and in inches
+_SCREEN, _PRINT = 96, 300  # pixels per inch: of a drawing with a size in pixels, and of one in inches
 
 
 def scaled(svg: str) -> str:

@@ -91,7 +91,7 @@ class Margins:
 
 
 def types_in(outline: Outline) -> list[OperationType]:
-    """The types that boxes may have. Asked for at every try to fit a tree to a page, and found once."""
+    """The types that boxes may have. Every attempt to fit a tree to a page asks for them, so they are cached."""
     tree = outline.tree
     if tree not in _KNOWN:
         _KNOWN[tree] = find_types(tree)
@@ -111,18 +111,19 @@ def find_types(tree: Tree) -> list[OperationType]:
     for operation, kind in pairs(columns["node_operation"][nodes], classed[nodes]):
         own = operations[operation].type
         present |= {own, type_of_box(own, names[kind], ran[kind])}
-    return [one for one in OperationType if one in present]
+    return [kind for kind in OperationType if kind in present]
 
 
 def pairs(ones: Array, others: Array) -> Iterable[tuple[int, int]]:
-    """Every pair that there is, once. There may be 12,000 of each: a table of all that there could be may be huge."""
+    """The distinct pairs. There may be 12,000 numbers on each side: a table of all possible pairs may be huge."""
     many = int(others.max(initial=0)) + 1
-    found = ones.astype(np.int64) * many + others
-    if (int(ones.max(initial=0)) + 1) * many < len(found):  # but mostly there are few, and nothing is to be sorted
-        found = np.flatnonzero(np.bincount(found))
+    codes = ones.astype(np.int64) * many + others
+    possible = (int(ones.max(initial=0)) + 1) * many
+    if possible < len(codes):  # as mostly: counting is quicker than sorting
+        codes = np.flatnonzero(np.bincount(codes))
     else:
-        found = np.unique(found)
-    return zip((found // many).tolist(), (found % many).tolist(), strict=True)
+        codes = np.unique(codes)
+    return zip((codes // many).tolist(), (codes % many).tolist(), strict=True)
 
 
 def entry_width(name: str, size: float) -> float:
@@ -136,7 +137,7 @@ def swatch_width(size: float) -> float:
 
 
 def row_count(widths: list[float], room: float) -> int:
-    """How many rows of the legend entries of such widths take."""
+    """How many rows the entries of a legend take, given their widths."""
     rows, at = 1, 0.0
     for width in widths:
         if at and at + width > room:
@@ -146,7 +147,7 @@ def row_count(widths: list[float], room: float) -> int:
 
 
 def path_weight(look: Look, tree: Tree) -> str:
-    """What the critical path is measured by: time where there is any of what is drawn."""
+    """What the critical path is weighed by: time if any drawn op was timed, else FLOPs."""
     if isinstance(look.critical_path, str):
         return look.critical_path
     return "time" if (tree.graph.columns["node_time_ns"][tree.node] >= 0).any() else "flops"

@@ -30,7 +30,7 @@ _UNSAFE = re.compile(r"[`|\\]")  # what may end a code span or, in a table, its 
 
 
 def comparison_markdown(
-    found: Comparison,
+    comparison: Comparison,
     *,
     title: str = "",
     conditions: Sequence[str] = (),
@@ -40,22 +40,22 @@ def comparison_markdown(
     """The summary as Markdown; see `Comparison.to_markdown`."""
     blocks = [
         f"### {code(title)}" if title else "### torchatlas compare",
-        f"**{summary(found)}**",
-        *recorders_differ(found),
+        f"**{summary(comparison)}**",
+        *recorders_differ(comparison),
         *_judgement(conditions, violations),
-        _table(["", "before", "after", "change"], [_total(found, name) for name in found.totals]),
+        _table(["", "before", "after", "change"], [_total(comparison, name) for name in comparison.totals]),
     ]
-    if found.eager.before or found.eager.after:
-        blocks.append(f"time of the program alone: {found.eager}")
-    for report, which in ((found.before, "before"), (found.after, "after")):
+    if comparison.eager.before or comparison.eager.after:
+        blocks.append(f"time of the program alone: {comparison.eager}")
+    for report, which in ((comparison.before, "before"), (comparison.after, "after")):
         if report.uncosted:
             listed = ", ".join(f"{code(name)} ({count:,})" for name, count in report.uncosted.items())
             blocks.append(f"FLOPs and MACs {which} are at least that: without a cost formula are {listed}")
-    blocks += _modules(found, rows)
+    blocks += _modules(comparison, rows)
     for name, lines in {
-        "added": list(map(described, found.added)),
-        "removed": list(map(described, found.removed)),
-        "changed": list(map(str, found.changed)),
+        "added": list(map(described, comparison.added)),
+        "removed": list(map(described, comparison.removed)),
+        "changed": list(map(str, comparison.changed)),
     }.items():
         if lines:
             more = [f"- and {len(lines) - rows:,} more"] if len(lines) > rows else []
@@ -77,19 +77,21 @@ def code(text: str) -> str:
     shown = shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
     if not _UNSAFE.search(shown) and shown.strip():
         return f"`{shown.strip()}`"
-    return f"<code>{re.sub(r'[^A-Za-z0-9 ]', lambda one: f'&#{ord(one[0])};', shown)}</code>"
+    return f"<code>{re.sub(r'[^A-Za-z0-9 ]', lambda match: f'&#{ord(match[0])};', shown)}</code>"
 
 
 def _judgement(conditions: Sequence[str], violations: Sequence[Violation]) -> Iterator[str]:
     if violations:
-        yield "Fails on:\n\n" + "\n".join(f"- {code(one.condition)} {code(one.what)}" for one in violations)
-    broken = {one.condition for one in violations}
-    if kept := [condition for condition in conditions if condition not in broken]:
-        yield f"Does not fail on: {', '.join(map(code, kept))}"
+        yield "Fails on:\n\n" + "\n".join(
+            f"- {code(violation.condition)} {code(violation.what)}" for violation in violations
+        )
+    broken = {violation.condition for violation in violations}
+    if passed := [condition for condition in conditions if condition not in broken]:
+        yield f"Does not fail on: {', '.join(map(code, passed))}"
 
 
-def _total(found: Comparison, name: str) -> list[str]:
-    delta, text = found.totals[name], FIGURES[name]
+def _total(comparison: Comparison, name: str) -> list[str]:
+    delta, text = comparison.totals[name], FIGURES[name]
     old, new = text(delta.before), text(delta.after)
     if old == new and delta.change:  # rounding hides the change
         old, new = f"{delta.before:,}", f"{delta.after:,}"
@@ -102,10 +104,10 @@ def _changed(delta: Delta) -> str:
     return per_cent(delta.before, delta.after) if delta.change else ""
 
 
-def _modules(found: Comparison, rows: int) -> Iterator[str]:
+def _modules(comparison: Comparison, rows: int) -> Iterator[str]:
     differing = [
         (path, figures)
-        for path, figures in found.modules.items()
+        for path, figures in comparison.modules.items()
         if path and any(figures[name].change for name in _COLUMNS if name in figures)
     ]
     if not differing:

@@ -40,9 +40,9 @@ def mermaid_text(graph: Graph, most_boxes: int = 80) -> str:
 
     tree = build(graph)
     while True:
-        found = sketch(tree, most_boxes)
-        text = _text(found)
-        fits = len(found.lines) <= _MOST_LINES and len(text) <= _MOST_CHARACTERS
+        diagram = sketch(tree, most_boxes)
+        text = _text(diagram)
+        fits = len(diagram.lines) <= _MOST_LINES and len(text) <= _MOST_CHARACTERS
         if fits or most_boxes <= _FEWEST_BOXES:
             return text
         most_boxes = max(_FEWEST_BOXES, most_boxes * 3 // 4)
@@ -54,18 +54,18 @@ def escaped(text: str) -> str:
     >>> escaped('layer1.0 "end"]; %% <b>')
     'layer1.0 #34;end#34;#93;#59; #37;#37; #60;b#62;'
     """
-    return _UNSAFE.sub(lambda found: f"#{ord(found[0])};", text)
+    return _UNSAFE.sub(lambda match: f"#{ord(match[0])};", text)
 
 
-def _text(found: Sketch) -> str:
+def _text(diagram: Sketch) -> str:
     lines = ["flowchart TB"]
-    for part in found.parts:
+    for part in diagram.parts:
         _add(lines, part, "  ")
-    parts = {part.number: part for part in found.walk()}
-    lines += [_edge(line, parts) for line in found.lines]
+    parts = {part.number: part for part in diagram.walk()}
+    lines += [_edge(line, parts) for line in diagram.lines]
     styles: dict[str, tuple[str, list[str]]] = {}
     for part in parts.values():
-        # Classes are named after what is ours, never after what a model calls something.
+        # The names of classes are ours, never a model's.
         name = f"depth{part.depth}" if part.is_open else f"type_{part.kind}"
         fill, stroke, ink = part.colours()
         styles.setdefault(name, (f"fill:{fill},stroke:{stroke},color:{ink}", []))[1].append(_id(part))

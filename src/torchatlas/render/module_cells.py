@@ -23,38 +23,38 @@ def columns(table: ModuleTable) -> list[Column]:
         Column("type", list(map(module_type, rows)), right=False, readable=18, leaves=4, style="cyan"),
         Column("output shape", list(map(output_shape, rows)), right=False, readable=20, leaves=3),
     ]
-    found = [column for column in texts if any(column.cells)] + [Column("params", list(map(parameters, rows)))]
+    columns = [column for column in texts if any(column.cells)] + [Column("params", list(map(parameters, rows)))]
     if totals.trained is not None and totals.trained != totals.parameters:
-        found.append(Column("trained", list(map(trained, rows)), leaves=7))
+        columns.append(Column("trained", list(map(trained, rows)), leaves=7))
     if totals.macs is not None:
         if several:
-            found.append(Column("fwd MACs", list(map(forward_macs, rows)), leaves=6))
-        found.append(Column("all MACs" if several else "MACs", list(map(macs, rows)), leaves=1))
+            columns.append(Column("fwd MACs", list(map(forward_macs, rows)), leaves=6))
+        columns.append(Column("all MACs" if several else "MACs", list(map(macs, rows)), leaves=1))
     if totals.time_ns is not None:
-        found.append(Column("time", list(map(time, rows)), leaves=2))
+        columns.append(Column("time", list(map(time, rows)), leaves=2))
     if totals.allocated_bytes is not None:
-        found.append(Column("allocated", list(map(allocated, rows)), leaves=5))
+        columns.append(Column("allocated", list(map(allocated, rows)), leaves=5))
     if totals.kept_bytes is not None:
-        found.append(Column("kept", list(map(kept, rows)), leaves=8))
-    return found
+        columns.append(Column("kept", list(map(kept, rows)), leaves=8))
+    return columns
 
 
 def counted_columns(table: ModuleTable) -> list[Column]:
     """The columns of a summary: calls and operations, and each module's share of the time."""
     rows, whole_ns = table.rows, table.totals.time_ns
-    found = [
+    columns = [
         Column("module", list(map(indented, rows)), right=False, readable=40),
         Column("type", list(map(module_type, rows)), right=False, readable=40, leaves=3, style="cyan"),
         Column("calls", [f"{row.calls:,}" for row in rows], leaves=6),
         Column("ops", [f"{row.operations:,}" for row in rows]),
     ]
     if whole_ns is not None:
-        found.append(Column("time", list(map(time, rows)), leaves=1))
-        found.append(Column("share", [share(row.total.time_ns, whole_ns) for row in rows], leaves=2))
-    found.append(Column("params", list(map(parameters, rows)), leaves=4))
+        columns.append(Column("time", list(map(time, rows)), leaves=1))
+        columns.append(Column("share", [share(row.total.time_ns, whole_ns) for row in rows], leaves=2))
+    columns.append(Column("params", list(map(parameters, rows)), leaves=4))
     if table.totals.allocated_bytes is not None:
-        found.append(Column("allocated", list(map(allocated, rows)), leaves=5))
-    return found
+        columns.append(Column("allocated", list(map(allocated, rows)), leaves=5))
+    return columns
 
 
 def footer(table: ModuleTable) -> Iterator[str]:

@@ -147,7 +147,7 @@ class ModuleTable(Printable):
         texts["output_shape"] = [module_cells.shape_text(row.outputs[0]) if row.outputs else None for row in rows]
         data = {name: pandas.array(cells, dtype="string") for name, cells in texts.items()} | data
         data |= {"count": [row.count for row in rows], "hidden": [row.hidden for row in rows]}
-        for name in (one.name for one in fields(Figures)):
+        for name in (figure.name for figure in fields(Figures)):
             for prefix, part in (("", "total"), ("own_", "own")):
                 cells = [getattr(getattr(row, part), name) for row in rows]
                 data[prefix + name] = pandas.array(cells, dtype="Int64")
@@ -337,8 +337,10 @@ class _ModuleTree:
         """True for neighbours such as layers.0 and layers.1 that are alike."""
         if self._kind[before.path] != self._kind[after.path]:
             return False
-        one, two = _NUMBERED.match(before.name), _NUMBERED.match(after.name)
-        return one is not None and two is not None and one[1] == two[1] and int(two[2]) == int(one[2]) + 1
+        first, second = _NUMBERED.match(before.name), _NUMBERED.match(after.name)
+        return (
+            first is not None and second is not None and first[1] == second[1] and int(second[2]) == int(first[2]) + 1
+        )
 
     def _rows(self, branch: _Branch, at: int, depth: int, most: int | None) -> Iterator[ModuleRow]:
         below = branch.children

@@ -144,14 +144,14 @@ class Page:
 
     @cached_property
     def _ran(self) -> dict[int, list[str]]:
-        """Call of a module that one box is for -> which ops it ran, in all phases."""
+        """Call of a module that is drawn as one box -> the ops it ran, in all phases."""
         columns, operations = self.graph.columns, self.graph.tables.operations
         calls = [frame.item.call for frame in self.scene.closed if frame.item.is_leaf and frame.item.call >= 0]
         nodes = np.flatnonzero(np.isin(columns["node_call"], calls)) if calls else np.zeros(0, np.int64)
-        found: dict[int, list[str]] = {}
+        ran: dict[int, list[str]] = {}
         for operation, call in pairs(columns["node_operation"][nodes], columns["node_call"][nodes]):
-            found.setdefault(call, []).append(operations[operation].name)
-        return found
+            ran.setdefault(call, []).append(operations[operation].name)
+        return ran
 
     def _closed(self, frame: Frame) -> None:
         canvas, item = self.canvas, frame.item
@@ -195,12 +195,12 @@ class Page:
                     x + behind, y + behind, width, height, fill=ground, stroke=outline, radius=STYLE.group_corner
                 )
         canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=corner)
-        wide, tall = number(width - 2 * corner), number(STYLE.heading - corner)
+        across, drop = number(width - 2 * corner), number(STYLE.heading - corner)
         left, bottom, turn = number(x + 0.5), number(y + STYLE.heading), number(corner - 0.5)
         far = number(0.5523 * (corner - 0.5))  # of the control points from the ends of a quarter of a circle
         rest = number(0.4477 * (corner - 0.5))
         round_up, round_down = f"c0 -{far} {rest} -{turn} {turn} -{turn}", f"c{far} 0 {turn} {rest} {turn} {turn}"
-        d = f"M{left} {bottom}v-{tall}{round_up}h{wide}{round_down}v{tall}z"
+        d = f"M{left} {bottom}v-{drop}{round_up}h{across}{round_down}v{drop}z"
         canvas.path(d, fill=head, title=_tooltip(self.words, frame.item))
         canvas.text(x + 10, y + 15.5, frame.title, size=STYLE.title_text, fill=self.theme.ink, bold=True)
         after = x + 17 + text_width(frame.title, STYLE.title_text, True)
@@ -217,10 +217,10 @@ class Page:
         return self.words.heading(frame.item, room)
 
     def _badge(self, right: float, y: float, text: str, size: float = STYLE.small_text) -> None:
-        wide, tall = text_width(text, size, True) + 10, size * 1.45
+        width, height = text_width(text, size, True) + 10, size * 1.45
         fill, ink = self.theme.terminal
-        self.canvas.rect(right - wide, y, wide, tall, fill=fill, radius=tall / 2)
-        self.canvas.text(right - wide / 2, y + size * 1.09, text, size=size, fill=ink, bold=True, anchor="middle")
+        self.canvas.rect(right - width, y, width, height, fill=fill, radius=height / 2)
+        self.canvas.text(right - width / 2, y + size * 1.09, text, size=size, fill=ink, bold=True, anchor="middle")
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Page:
         return list(dict.fromkeys(clean(name) for name in names if name))
 
     def _phases(self) -> list[str]:
-        """Which phases are drawn, if others are not."""
+        """The phases that are drawn, if not all are."""
         is_op = self.graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
         every = [PHASES[row] for row in np.unique(self.graph.columns["node_phase"][is_op])]
         shown = [phase.value for phase in self.look.phases or () if phase in every]
@@ -300,7 +300,7 @@ class Page:
             canvas.text(look.width - margins.side, base, size, size=margins.words, fill=self.theme.soft, anchor="end")
 
     def _totals(self) -> list[str]:
-        """What the footer says, in full and then with less and less: the number of ops goes last."""
+        """The text of the footer in full, then shorter and shorter wordings; all tell the number of ops."""
         graph, scene = self.graph, self.scene
         is_op = graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
         if self.look.phases is not None:
@@ -319,15 +319,15 @@ class Page:
             words["peak"] = f"peak {format_bytes(graph.peak_bytes)}"
         opened = sum(frame.open for frame in scene.frames)
         words["open"] = f"{len(scene.closed):,} boxes shown, {opened:,} group{'' if opened == 1 else 's'} open"
-        found = []
+        wordings = []
         for dropped in ("", "open", "peak", "work", "time", "hidden", "parameters"):
             hidden = "" if dropped == "hidden" else hidden
             words.pop(dropped, None)
-            found.append(" · ".join(part for part in (operations + hidden, *words.values()) if part))
-        return found
+            wordings.append(" · ".join(part for part in (operations + hidden, *words.values()) if part))
+        return wordings
 
     def _without_box(self, is_op: Array) -> str:
-        """What kinds of ops have no box and are not counted as such."""
+        """The kinds of ops that have no box and so are not counted, in words."""
         graph = self.graph
         rows = np.unique(graph.columns["node_operation"][is_op & ~self.outline.tree.is_leaf])
         only_views = all(graph.tables.operations[row].type == OperationType.VIEW for row in rows)
@@ -352,40 +352,40 @@ class Page:
         margins = self.margins
         x, row = margins.side, 0
         for name, fill, stroke in self._entries():
-            wide = entry_width(name, margins.words)
-            if x > margins.side and x + wide > self.look.width - margins.side:
+            width = entry_width(name, margins.words)
+            if x > margins.side and x + width > self.look.width - margins.side:
                 x, row = margins.side, row + 1
             if row < margins.rows:
                 self._entry(x, y + row * margins.words * 1.75, name, fill, stroke)
-            x += wide
+            x += width
 
     def _entry(self, x: float, y: float, name: str, fill: str, stroke: str) -> None:
         size, ink = self.margins.words, self.theme.ink
         if not fill:
             sample, _, words = name.partition(" ")
-            wide = text_width(sample, size, True) + 10
-            self._badge(x + wide, y - size * 1.09, sample, size)
-            self.canvas.text(x + wide + 5, y, words, size=size, fill=ink)
+            width = text_width(sample, size, True) + 10
+            self._badge(x + width, y - size * 1.09, sample, size)
+            self.canvas.text(x + width + 5, y, words, size=size, fill=ink)
             return
-        wide = swatch_width(size)
-        part = wide / STYLE.swatch
-        self.canvas.rect(x, y - 11 * part, wide, 13 * part, fill=fill, stroke=stroke, radius=3 * part)
+        width = swatch_width(size)
+        part = width / STYLE.swatch
+        self.canvas.rect(x, y - 11 * part, width, 13 * part, fill=fill, stroke=stroke, radius=3 * part)
         if name == "closed group":
-            self._plus(x + wide / 2, y - 4.5 * part, stroke, 4 * part)
-        self.canvas.text(x + wide + 5, y, name, size=size, fill=ink)
+            self._plus(x + width / 2, y - 4.5 * part, stroke, 4 * part)
+        self.canvas.text(x + width + 5, y, name, size=size, fill=ink)
 
     def _scale(self, y: float) -> None:
         """The ramp of a measure, from nothing to the most."""
         assert self.measure is not None
         margins, theme, steps = self.margins, self.theme, 48
         x, part = margins.side, swatch_width(margins.words) / STYLE.swatch
-        tall = 13 * part
+        height = 13 * part
         self.canvas.text(x, y, self.measure.title, size=margins.words, fill=theme.ink)
         x += text_width(self.measure.title, margins.words) + 12
         for step in range(steps):
             fill, _ = theme.heat((step + 0.5) / steps)
-            self.canvas.rect(x + step * STYLE.ramp / steps, y - 11 * part, STYLE.ramp / steps + 0.4, tall, fill=fill)
-        self.canvas.rect(x, y - 11 * part, STYLE.ramp, tall, stroke=theme.line)
+            self.canvas.rect(x + step * STYLE.ramp / steps, y - 11 * part, STYLE.ramp / steps + 0.4, height, fill=fill)
+        self.canvas.rect(x, y - 11 * part, STYLE.ramp, height, stroke=theme.line)
         x += STYLE.ramp + 8
         most = f"0 to {self.measure.text(self.most)}"
         path = f"; bold: {path_words(self.look, self.outline.tree)}" if self.path.boxes else ""
@@ -394,10 +394,10 @@ class Page:
         rounds = f"; ×n: {rounds}" if rounds else ""
         grey = f"; grey: {self.measure.grey}" if any(math.isnan(self.values[item]) for item in boxes) else ""
         more = [f"{rounds}{grey}{path}", f"{rounds}{grey}", grey, ""]
-        ways = [f"{most}, by its square root{more[0]}", *(most + words for words in more)]
+        wordings = [f"{most}, by its square root{more[0]}", *(most + words for words in more)]
         odd = "not finite" if any(self.values[item] == math.inf for item in boxes) else ""
         room = self.look.width - margins.side - x - (entry_width(odd, margins.words) if odd else 0.0)
-        words = _fitting(ways, margins.words, room)
+        words = _fitting(wordings, margins.words, room)
         self.canvas.text(x, y, words, size=margins.words, fill=theme.soft)
         if odd:
             self._entry(x + text_width(words, margins.words) + 16, y, odd, _not_finite(theme), theme.soft)
@@ -405,8 +405,8 @@ class Page:
 
 def _tooltip(words: BoxWords, item: Item, measure: BoxMeasure | None = None) -> str:
     """What a browser shows when the pointer rests on a box."""
-    said = words.tooltip(item)
-    return isolated(f"{said}\n{measure.tooltip(item)}" if measure else said)
+    text = words.tooltip(item)
+    return isolated(f"{text}\n{measure.tooltip(item)}" if measure else text)
 
 
 def _not_finite(theme: Theme) -> str:
@@ -414,21 +414,21 @@ def _not_finite(theme: Theme) -> str:
     return theme.fills[OperationType.CONVOLUTION][1]
 
 
-def _fitting(ways: list[str], size: float, room: float) -> str:
-    """The first of several ways to say something that fits; nothing if none does. No word is cut."""
-    return next((words for words in ways if text_width(words, size) <= room), "")
+def _fitting(wordings: list[str], size: float, room: float) -> str:
+    """The first wording that fits; empty if none does. No word is cut."""
+    return next((words for words in wordings if text_width(words, size) <= room), "")
 
 
 def heaviest(tree: Tree, by: str) -> list[int]:
-    """The leaves on the critical path of what is drawn, and of that along tensors: what only waits for a write in place
-    has no line to lead there."""
+    """The leaves on the critical path of what is drawn. It follows tensors only: no line leads to an op that merely
+    waits for a write in place."""
     drawn = np.flatnonzero(tree.leaf_of_node >= 0)
     if not len(drawn):
         return []
     graph = tree.graph
     bare = Graph(graph.columns, graph.tables, source=graph.source, metadata=graph.metadata)  # tensors weigh nothing
-    found = critical_path(induced(bare, drawn), by=by, kinds=(EdgeKind.DATA,)).ids
-    leaves: list[int] = tree.leaf_of_node[drawn[found]].tolist()
+    chain = critical_path(induced(bare, drawn), by=by, kinds=(EdgeKind.DATA,)).ids
+    leaves: list[int] = tree.leaf_of_node[drawn[chain]].tolist()
     return leaves
 
 

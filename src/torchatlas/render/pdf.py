@@ -37,11 +37,11 @@ Attributes = dict[str, str]
 def to_pdf(svg: str, width: float, height: float) -> bytes:
     """The document on a page of so many inches, 200 at most. It is scaled to fit, and centred."""
     root = ElementTree.fromstring(svg.encode())
-    wide, tall = (float(size) for size in root.attrib["viewBox"].split()[2:])
+    view_width, view_height = (float(size) for size in root.attrib["viewBox"].split()[2:])
     shrink = min(1.0, _LARGEST / (max(width, height) * POINTS))
     page = width * POINTS * shrink, height * POINTS * shrink
-    scale = min(page[0] / wide, page[1] / tall)
-    left, top = (page[0] - scale * wide) / 2, page[1] - (page[1] - scale * tall) / 2
+    scale = min(page[0] / view_width, page[1] / view_height)
+    left, top = (page[0] - scale * view_width) / 2, page[1] - (page[1] - scale * view_height) / 2
     content = _Content()
     # PDF counts upwards from the lower left corner, SVG downwards from the upper left. SVG cuts mitres at 4.
     content.add(f"{scale:.6f} 0 0 {-scale:.6f} {left:.4f} {top:.4f} cm 4 M")
@@ -102,9 +102,10 @@ class _Content:
         runs, copied = [], ""
         for piece, run in _runs(drawn):
             glyphs, used = outlines(piece, bold).glyphs, self.used.setdefault((piece, bold), {})
-            for one in run:
-                copied += used.setdefault(glyphs[one], one)  # that of another character, if they share a glyph
-            codes = "".join(f"{glyphs[one]:04X}" for one in run)
+            for character in run:
+                # If two characters share a glyph, it stands for the one that came first.
+                copied += used.setdefault(glyphs[character], character)
+            codes = "".join(f"{glyphs[character]:04X}" for character in run)
             runs.append(f"/{resource(piece, bold)} {number(size)} Tf <{codes}> Tj")
         if copied != text:
             self.add(f"/Span <</ActualText <FEFF{text.encode('utf-16-be').hex().upper()}>>> BDC")

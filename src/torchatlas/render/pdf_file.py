@@ -89,7 +89,9 @@ def _font(objects: _Objects, piece: str, bold: bool, used: Mapping[int, str]) ->
         f"<</Type /FontDescriptor /FontName /{font.name} /Flags 4 /FontBBox [{box}] {_HEIGHTS} /StemV {_STEMS[bold]} "
         f"/FontFile3 {file}>>"
     )
-    widths = " ".join(f"{glyph} [{1000 * advances[one][bold] / _EM:.3f}]" for glyph, one in sorted(used.items()))
+    widths = " ".join(
+        f"{glyph} [{1000 * advances[character][bold] / _EM:.3f}]" for glyph, character in sorted(used.items())
+    )
     descendant = objects.add(
         f"<</Type /Font /Subtype /CIDFontType0 /BaseFont /{font.name} /FontDescriptor {descriptor} /W [{widths}] "
         "/CIDSystemInfo <</Registry (Adobe) /Ordering (Identity) /Supplement 0>>>>"
@@ -103,7 +105,7 @@ def _font(objects: _Objects, piece: str, bold: bool, used: Mapping[int, str]) ->
 
 def _unicode(glyphs: Iterable[tuple[int, str]]) -> bytes:
     """The table that says which character a glyph stands for; a block of it holds a hundred at most."""
-    lines = [f"<{glyph:04X}> <{one.encode('utf-16-be').hex().upper()}>" for glyph, one in glyphs]
+    lines = [f"<{glyph:04X}> <{character.encode('utf-16-be').hex().upper()}>" for glyph, character in glyphs]
     blocks = [lines[at : at + 100] for at in range(0, len(lines), 100)]
     parts = [f"{len(block)} beginbfchar\n" + "\n".join(block) + "\nendbfchar" for block in blocks]
     return (

@@ -27,8 +27,8 @@ from torchatlas.render.sheet import Size, sheet
 from torchatlas.render.theme import theme as theme_named
 
 # When to try again with groups cut into segments, whose contents have no name.
-_POOR = 6.0  # boxes: a picture that tells of fewer is tried again
-_MORE = 1.25  # times: an attempt is better only if it tells so much more than the one before
+_POOR = 6.0  # boxes of equal importance: a picture that shows less is tried again
+_MORE = 1.25  # times: an attempt is better only if it shows so much more than the one before
 _FEWEST_CHILDREN = 3  # segments: groups are cut into fewer only if nothing else fits
 _LARGEST_TYPE = 12.0  # geometry: pixels, on paper: 9 points, as in a caption
 VIEWS = ("ops", "modules")
@@ -109,11 +109,11 @@ def draw(
     with collection_paused():
         tree = build(graph, phases=shown)
         sideways = direction == "right"
-        found = _fitted(tree, look, float(node_size), view == "modules", depth=levels, sideways=sideways)
-        words, fit = found.words, found.fit
+        attempt = _fitted(tree, look, float(node_size), view == "modules", depth=levels, sideways=sideways)
+        words, fit = attempt.words, attempt.fit
         outline = words.outline
         scene = SceneMaker(outline, words, sideways).scene(fit.box)
-        drawn = Page(look, found.margins, outline, words, scene, fit.scale)
+        drawn = Page(look, attempt.margins, outline, words, scene, fit.scale)
         canvas = drawn.drawn()
     opened = sum(frame.open for frame in scene.frames)
     page = drawn.look.sheet
@@ -150,8 +150,8 @@ class _Attempt:
 
 
 def _fitted(tree: Tree, look: Look, node_size: float, modules_only: bool, **limits: Any) -> _Attempt:
-    """What is open on the page. While that tells little, also with small ops gathered into boxes, and then with groups
-    that do not fit cut into segments, fewer each time: the attempt that tells most."""
+    """Choose which groups are open on the page. While the picture shows little, try again with small ops gathered into
+    boxes, then with groups that do not fit cut into segments, fewer each time. Returns the attempt that shows most."""
     best: _Attempt | None = None
     page = look.sheet
     limits |= {"largest": _LARGEST_TYPE if page.on_paper else LARGEST, "saves_height": page.fits_content}
@@ -181,15 +181,15 @@ def _fitted(tree: Tree, look: Look, node_size: float, modules_only: bool, **limi
 
 def _least_page(look: Look, outline: Outline, needed: tuple[float, float]) -> tuple[int, int]:
     """The smallest page with room for so much: margins grow with the page."""
-    wide, tall = look.sheet.width, look.sheet.height
+    width, height = look.sheet.width, look.sheet.height
     for _ in range(60):
-        page = replace(look, sheet=replace(look.sheet, width=wide, height=tall))
+        page = replace(look, sheet=replace(look.sheet, width=width, height=height))
         room = Margins.of(page, outline).room(page)
         if room[0] >= needed[0] and room[1] >= needed[1]:
             break
-        wide += max(0, math.ceil(needed[0] - room[0]))
-        tall += max(0, math.ceil(needed[1] - room[1]))
-    return wide, tall
+        width += max(0, math.ceil(needed[0] - room[0]))
+        height += max(0, math.ceil(needed[1] - room[1]))
+    return width, height
 
 
 def _phases(graph: Graph, names: Iterable[Phase | str]) -> tuple[Phase, ...]:

@@ -102,18 +102,18 @@ def plot(
     page = None if size is None else paper(size)
     if page is not None and (width is not None or height is not None):
         raise InvalidInputError(f"size={size!r} and a width or height in pixels are two sizes: pass one.")
-    wide, tall = (1200 if width is None else width, 700 if height is None else height)
+    pixel_width, pixel_height = (1200 if width is None else width, 700 if height is None else height)
     if page is not None:
-        wide, tall = page.width, page.height
+        pixel_width, pixel_height = page.width, page.height
     if kind == "roofline":
-        svg = roofline(graph, device, width=wide, height=tall, theme=theme)
+        svg = roofline(graph, device, width=pixel_width, height=pixel_height, theme=theme)
     else:
         if device is not None:
             raise InvalidInputError(f"device={device!r} is for the roofline; the plot of {kind} has none.")
         draws = {"memory": memory_timeline, "time": time_by_type, "gradients": gradient_norms}
-        svg = draws[kind](graph, width=wide, height=tall, theme=theme)
+        svg = draws[kind](graph, width=pixel_width, height=pixel_height, theme=theme)
     if page is None or page.inches is None:
-        return Drawing(svg, int(wide), int(tall))
+        return Drawing(svg, int(pixel_width), int(pixel_height))
     return Drawing(in_inches(svg, page.inches), page.width, page.height, inches=page.inches)
 
 
@@ -184,15 +184,15 @@ def time_by_type(graph: Graph, *, width: int = 1200, height: int = 700, theme: s
     base, step = Scale(0, longest, area.left, area.right), (area.bottom - area.top) / len(bars)
     ticks = round_ticks(longest, max(2, int(area.right - area.left) // 110))
     thick = min(0.7 * step, 34)
-    for place, (bar, text) in enumerate(zip(bars, texts, strict=True)):
-        x, y = area.left, area.top + step * (place + 0.5)
+    for row, (bar, text) in enumerate(zip(bars, texts, strict=True)):
+        x, y = area.left, area.top + step * (row + 0.5)
         canvas.text(left - 12, y + 4.5, bar.label, size=13, fill=paint.ink, anchor="end")
         for at in phases:
             long = base(float(bar.phases[at])) - area.left
             if long > 0:
-                said = f"{bar.label}, {PHASES[at]}: {format_ns(int(bar.phases[at]))}"
+                tooltip = f"{bar.label}, {PHASES[at]}: {format_ns(int(bar.phases[at]))}"
                 colour = mixed(paint.background, bar.colour, _SHADES[PHASES[at]])
-                canvas.rect(x, y - thick / 2, long, thick, fill=colour, title=said)
+                canvas.rect(x, y - thick / 2, long, thick, fill=colour, title=tooltip)
                 x += long
         canvas.text(x + 10, y + 4.5, text, size=13, fill=paint.soft)
     base_axis(canvas, area, base, ticks, lambda ns: short(format_ns(ns)), "time on the host")
@@ -200,7 +200,7 @@ def time_by_type(graph: Graph, *, width: int = 1200, height: int = 700, theme: s
 
 
 def gradient_norms(graph: Graph, *, width: int = 1200, height: int = 700, theme: str = "light") -> str:
-    """How long each parameter's gradient is, in the order in which forward first uses the parameters.
+    """The norm of each parameter's gradient, in the order in which forward first uses the parameters.
 
     Needs what backward made: a graph captured with values="stats" or values="all".
     """
@@ -328,15 +328,15 @@ def _phase_limits(canvas: Canvas, area: Area, base: Scale, graph: Graph) -> list
 
 def _peak(canvas: Canvas, area: Area, place: Point, words: str, limits: Sequence[float]) -> None:
     """A dot, with words on the side where they have room and cross the fewest lines."""
-    (x, y), paint, wide = place, canvas.theme, text_width(words, 13, bold=True)
+    (x, y), paint, width = place, canvas.theme, text_width(words, 13, bold=True)
     canvas.circle(x, y, 4, fill=paint.accent, stroke=paint.background, stroke_width=1.2)
     sides: dict[Anchor, tuple[float, float]] = {"start": (x, area.right), "end": (area.left, x)}
 
     def trouble(side: Anchor) -> tuple[bool, int, float]:
         left, right = sides[side]
-        begin = x if side == "start" else x - wide
-        crossed = sum(begin < limit < begin + wide for limit in limits)
-        return right - left < wide, crossed, left - right
+        begin = x if side == "start" else x - width
+        crossed = sum(begin < limit < begin + width for limit in limits)
+        return right - left < width, crossed, left - right
 
     anchor = min(sides, key=trouble)
     room = sides[anchor][1] - sides[anchor][0]
@@ -364,10 +364,10 @@ def _bars(graph: Graph, theme: Theme) -> list[_Bar]:
     is_op, time_ns, operation = operations_mask(graph), graph.columns["node_time_ns"], graph.columns["node_operation"]
     timed = np.flatnonzero(is_op & (time_ns >= 0))
     kinds = list(OperationType)
-    kind = np.array([kinds.index(one.type) for one in graph.tables.operations])[operation[timed]]
+    kind = np.array([kinds.index(row.type) for row in graph.tables.operations])[operation[timed]]
     sums, calls = np.zeros((len(kinds), len(PHASES)), np.int64), np.bincount(kind, minlength=len(kinds))
     np.add.at(sums, (kind, graph.columns["node_phase"][timed]), time_ns[timed])
-    bars = [_Bar(str(one), theme.stroke(one), sums[at], int(calls[at])) for at, one in enumerate(kinds) if calls[at]]
+    bars = [_Bar(str(k), theme.stroke(k), sums[at], int(calls[at])) for at, k in enumerate(kinds) if calls[at]]
     return sorted(bars, key=lambda bar: -bar.time_ns)
 
 
@@ -410,14 +410,14 @@ def _modules(canvas: Canvas, area: Area, base: Scale, names: Sequence[str]) -> N
         return sum(end - begin for name, begin, end in runs if _fits(name, base(end) - base(begin)))
 
     chosen = max(divisions or [_runs([""] * len(names))], key=lambda runs: (named(runs), len(runs)))
-    for place, (name, begin, end) in enumerate(chosen):
+    for number, (name, begin, end) in enumerate(chosen):
         left, right = base(begin), base(end)
-        if place % 2 == 0:
+        if number % 2 == 0:
             canvas.rect(left, area.top, right - left, area.bottom - area.top, fill=canvas.theme.tints[1])
-        said = name if _fits(name, right - left) else name.rpartition(".")[2]
-        if _fits(said, right - left):
+        text = name if _fits(name, right - left) else name.rpartition(".")[2]
+        if _fits(text, right - left):
             middle = (left + right) / 2
-            canvas.text(middle, area.bottom + 18, said, size=SMALL, fill=canvas.theme.soft, anchor="middle", title=name)
+            canvas.text(middle, area.bottom + 18, text, size=SMALL, fill=canvas.theme.soft, anchor="middle", title=name)
 
 
 def _fits(text: str, room: float) -> bool:

@@ -91,8 +91,8 @@ def _resized(svg: str, width: int, height: int) -> str:
 
 
 def _number(tag: str, name: str) -> float:
-    found = re.search(rf'\s{name}="([0-9.]+)(?:px|in)?"', tag)
-    return float(found[1]) if found else 0.0
+    match = re.search(rf'\s{name}="([0-9.]+)(?:px|in)?"', tag)
+    return float(match[1]) if match else 0.0
 
 
 def _with_resolution(png: bytes, dpi: int) -> bytes:

@@ -139,8 +139,8 @@ def _dot(graph: Graph, node: int, calls: int, work: Array, moved: Array, time: f
     times, each = f" ×{calls:,}" if calls > 1 else "", format_ns(1e9 * time / calls)
     amounts = f"{format_flops(int(work[node]))}, {format_bytes(int(moved[node]))} and {each} each"
     title = clean(f"{operation.name}{times}, first {graph.index.name(node)}: {amounts}")
-    taken = graph.nodes[node].inputs if macs[node] > 0 else []
-    dtype = taken[0].dtype if taken else ""
+    inputs = graph.nodes[node].inputs if macs[node] > 0 else []
+    dtype = inputs[0].dtype if inputs else ""
     intensity, rate = float(work[node] / moved[node]), float(work[node]) * calls / time
     name = clean(short_name(operation.name)) + times
     return _Dot(name, title, operation.type, dtype, intensity, rate, time, time / calls)

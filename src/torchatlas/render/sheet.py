@@ -18,7 +18,7 @@ HIGHEST = 9.0  # inches: what margins leave of a page
 SMALLEST_TYPE = 6.0  # points: what journals ask for at least
 _USUAL_PAGE = (1600, 1200)
 _USUAL_TEXT = 9.0  # pixels
-_LEAST_SIDE = 24  # pixels: less leaves no room between the margins, so that nothing can be said of what it lacks
+_LEAST_SIDE = 24  # pixels: margins alone take as much
 _LEAST_INCHES, _MOST_INCHES = 0.25, 200.0  # PDF has no larger pages
 
 Size = str | float | tuple[float, float]
@@ -46,7 +46,7 @@ class Sheet:
         return Sheet(self.width, pixels, self.font_size, inches)
 
     def size(self, width: float, height: float) -> str:
-        """So many pixels in words: as inches if the sheet has some."""
+        """A size in pixels as text; in inches if the sheet is for paper."""
         if self.inches is None:
             return f"{math.ceil(width)} x {math.ceil(height)}"
         wide, tall = (math.ceil(10 * side / PIXELS) / 10 for side in (width, height))
@@ -58,7 +58,7 @@ class Sheet:
 
     @property
     def asked_font_size(self) -> float:
-        """In the unit of the caller."""
+        """The smallest text in the unit of the caller: points on paper, else pixels."""
         return self.font_size * POINTS / PIXELS if self.on_paper else self.font_size
 
 
@@ -67,40 +67,41 @@ def sheet(width: Any = None, height: Any = None, size: Any = None, font_size: An
     points."""
     _check_font(font_size, size is not None)
     if size is None:
-        wide = whole("width", _USUAL_PAGE[0] if width is None else width)
-        tall = whole("height", _USUAL_PAGE[1] if height is None else height)
-        if min(wide, tall) < _LEAST_SIDE:
+        pixel_width = whole("width", _USUAL_PAGE[0] if width is None else width)
+        pixel_height = whole("height", _USUAL_PAGE[1] if height is None else height)
+        if min(pixel_width, pixel_height) < _LEAST_SIDE:
             raise InvalidInputError(
-                f"{wide} x {tall} pixels are too few to show anything: margins alone take {_LEAST_SIDE}."
+                f"{pixel_width} x {pixel_height} pixels are too few to show anything: margins alone take {_LEAST_SIDE}."
             )
-        return Sheet(wide, tall, _USUAL_TEXT if font_size is None else float(font_size))
+        return Sheet(pixel_width, pixel_height, _USUAL_TEXT if font_size is None else float(font_size))
     for name, side in (("width", width), ("height", height)):
         if side is not None:
             raise InvalidInputError(f"size={size!r} and {name}={side!r} are two sizes: pass size alone, or pixels.")
     inches, fits_content = _inches(size)
     # Rounded down: on paper a pixel becomes a hair larger, never smaller.
-    wide = math.floor(inches[0] * PIXELS + 1e-6)
-    tall = math.floor(inches[1] * wide / inches[0] + 1e-6)
+    pixel_width = math.floor(inches[0] * PIXELS + 1e-6)
+    pixel_height = math.floor(inches[1] * pixel_width / inches[0] + 1e-6)
     points = SMALLEST_TYPE if font_size is None else float(font_size)
-    return Sheet(wide, tall, points * PIXELS / POINTS, inches, fits_content)
+    return Sheet(pixel_width, pixel_height, points * PIXELS / POINTS, inches, fits_content)
 
 
 def _inches(size: Any) -> tuple[tuple[float, float], bool]:
-    """Width and height, and whether that is the most there may be."""
+    """Width and height, and whether the height is only the most there may be."""
     if isinstance(size, str):
         if size not in WIDTHS:
             hint = did_you_mean(size, WIDTHS) or "."
-            raise InvalidInputError(f"size={size!r} is no size of a picture{hint} {_ways()}")
+            raise InvalidInputError(f"size={size!r} is no size of a picture{hint} {_accepted_sizes()}")
         return (WIDTHS[size], HIGHEST), True
     sides = tuple(size) if isinstance(size, (tuple, list)) else (size, HIGHEST)
     if len(sides) != 2 or not all(map(_is_length, sides)):
         raise InvalidInputError(
-            f"size={size!r} is no size of a picture. {_ways()} Inches go from {_LEAST_INCHES:g} to {_MOST_INCHES:g}."
+            f"size={size!r} is no size of a picture. {_accepted_sizes()} "
+            f"Inches go from {_LEAST_INCHES:g} to {_MOST_INCHES:g}."
         )
     return (float(sides[0]), float(sides[1])), not isinstance(size, (tuple, list))
 
 
-def _ways() -> str:
+def _accepted_sizes() -> str:
     names = " or ".join(f'"{name}" ({width:g} inches wide)' for name, width in WIDTHS.items())
     return f"Pass {names}, inches for the width, or inches for width and height, as in (5.5, 3)."
 

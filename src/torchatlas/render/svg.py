@@ -87,7 +87,7 @@ def in_inches(svg: str, inches: tuple[float, float]) -> str:
     '<svg width="3.4in" height="2.27in" viewBox="0 0 480 320"></svg>'
     """
     sizes = iter(inches)
-    return re.sub(r'( (?:width|height)=")[0-9.]+', lambda found: f"{found[1]}{next(sizes):.6g}in", svg, count=2)
+    return re.sub(r'( (?:width|height)=")[0-9.]+', lambda match: f"{match[1]}{next(sizes):.6g}in", svg, count=2)
 
 
 class Stroke(TypedDict, total=False):
@@ -248,14 +248,14 @@ def _extent(text: str, size: float, bold: bool) -> str:
 
 def _corners(points: Iterable[Point]) -> list[Point]:
     """The points at which the line turns, and its two ends."""
-    kept: list[Point] = []
+    corners: list[Point] = []
     for point in points:
-        if kept and math.dist(kept[-1], point) < 0.005:  # closer than two decimals can tell
+        if corners and math.dist(corners[-1], point) < 0.005:  # closer than two decimals can tell
             continue
-        if len(kept) > 1 and _straight(kept[-2], kept[-1], point):
-            kept.pop()
-        kept.append(point)
-    return kept
+        if len(corners) > 1 and _straight(corners[-2], corners[-1], point):
+            corners.pop()
+        corners.append(point)
+    return corners
 
 
 def _straight(a: Point, b: Point, c: Point) -> bool:

@@ -115,7 +115,7 @@ def sketch(graph: Graph | Tree, most_boxes: int) -> Sketch:
 
 def opened(outline: Outline, most_boxes: int) -> set[Item]:
     """The groups to open: whole levels while they fit, then single groups, the outermost and largest first."""
-    found, boxes = {outline.root}, len(outline.children(outline.root))
+    open_groups, boxes = {outline.root}, len(outline.children(outline.root))
     level = _groups(outline, outline.root)
     while level:
         more = 0
@@ -125,27 +125,27 @@ def opened(outline: Outline, most_boxes: int) -> set[Item]:
                 break
         else:
             boxes += more
-            found.update(level)
+            open_groups.update(level)
             level = [inner for item in level for inner in _groups(outline, item)]
             continue
         break
     # What is left is opened one by one. Ranks are unique, so that the order never depends on where objects lie.
-    waiting = [(_rank(item), item) for item in _closed(outline, found)]
+    waiting = [(_rank(item), item) for item in _closed(outline, open_groups)]
     heapq.heapify(waiting)
     while waiting:
         _, item = heapq.heappop(waiting)
         children = outline.children(item)
         if boxes + len(children) - 1 <= most_boxes:
             boxes += len(children) - 1
-            found.add(item)
+            open_groups.add(item)
             for inner in children:
                 if not inner.is_leaf:
                     heapq.heappush(waiting, (_rank(inner), inner))
-    return found
+    return open_groups
 
 
 def _groups(outline: Outline, item: Item) -> list[Item]:
-    """What can be opened in a group, but for what is opened last."""
+    """The groups inside a group, but for those that are opened last."""
     return [child for child in outline.children(item) if not child.is_leaf and child.kind not in _LAST]
 
 
@@ -246,25 +246,25 @@ class _Sketcher:
     def _lines(self, source: Array, output: Array, target: Array, kind: LineKind) -> Iterator[Line]:
         """One line for each tensor and the box that takes it."""
         rows = (self.box[source], self.box[target], self.same[source], output.clip(0, OUTPUTS - 1))
-        found: dict[tuple[int, ...], int] = {}  # with the leaf that the first of its edges comes from
+        lines: dict[tuple[int, ...], int] = {}  # line -> the leaf that the first of its edges comes from
         for key, leaf in zip(zip(*(row.tolist() for row in rows), strict=True), source.tolist(), strict=True):
-            found.setdefault(key, leaf)
-        parallel = Counter((come, to) for come, to, _, _ in found)
+            lines.setdefault(key, leaf)
+        parallel = Counter((come, to) for come, to, _, _ in lines)
         labelled, bundled = set[tuple[int, str]](), set[tuple[int, int]]()
-        for (come, to, same, place), leaf in found.items():
-            many, tensor = parallel[come, to], same * OUTPUTS + place
+        for (come, to, same, number), leaf in lines.items():
+            many, tensor = parallel[come, to], same * OUTPUTS + number
             if many > _PARALLEL:
                 if (come, to) not in bundled:
                     bundled.add((come, to))
                     yield Line(come, to, f"{many:,} tensors", kind, many)
                 continue
-            label = self._new_shape(leaf, place, self.items[to]) if kind == LineKind.TENSOR else ""
+            label = self._new_shape(leaf, number, self.items[to]) if kind == LineKind.TENSOR else ""
             if (tensor, label) in labelled:  # a shape in which many take a tensor is said once
                 label = ""
             labelled.add((tensor, label))
             yield Line(come, to, label, kind)
 
-    def _new_shape(self, leaf: int, place: int, item: Item) -> str:
+    def _new_shape(self, leaf: int, output: int, item: Item) -> str:
         """The shape in which an item, or the outermost frame around it, gets a tensor, by the rule of the picture;
         nothing if it is known, or written on the box."""
         if self.varies[leaf]:
@@ -278,7 +278,7 @@ class _Sketcher:
             around.append(around[-1].parent)
         for group in reversed(around):
             leaf = int(first_of_repeats(np.array([leaf]), group.parts or ())[0])
-        shapes, tensor = self.words.shapes, leaf * OUTPUTS + place
+        shapes, tensor = self.words.shapes, leaf * OUTPUTS + output
         shape = shapes.arriving(item.parent, item, tensor)
         is_op = self.tree.graph.columns["node_kind"][self.tree.node[leaf]] == _OP
         return "" if shape == (shapes.read(tensor) if is_op else shapes.made(tensor)) else _short(shape)

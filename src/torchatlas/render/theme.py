@@ -51,9 +51,9 @@ class Theme:
         """
         if math.isnan(fraction):
             return self.fills[OperationType.UNKNOWN][0], self.ink
-        place = min(max(fraction, 0.0), 1.0) * (len(self.ramp) - 1)
-        below = min(int(place), len(self.ramp) - 2)
-        fill = mixed(self.ramp[below], self.ramp[below + 1], place - below)
+        position = min(max(fraction, 0.0), 1.0) * (len(self.ramp) - 1)
+        below = min(int(position), len(self.ramp) - 2)
+        fill = mixed(self.ramp[below], self.ramp[below + 1], position - below)
         return fill, max("#000000", "#FFFFFF", key=lambda ink: contrast(ink, fill))
 
 
@@ -151,7 +151,7 @@ _DARK_FILLS = {
     OperationType.UNKNOWN: ("#252626", "#6C6F6F"),
 }
 
-# What stays lies below what comes and goes. The six kinds that there is most of are at least 7 apart in lightness, for
+# Memory that stays lies below memory that comes and goes. The six largest kinds are at least 7 apart in lightness, for
 # any two of them may touch; the others are thin, and lie between those.
 _LIGHT_MEMORY = {
     "parameters": "#2A709F",

@@ -29,10 +29,10 @@ class GraphFacts:
         self.is_op = set(self.ops)
         self.storage: list[int] = columns["value_storage"].tolist()
         self.producer: list[int] = columns["value_producer"].tolist()
-        self.ids = [one.node_id for one in report.subgraphs]
+        self.ids = [subgraph.node_id for subgraph in report.subgraphs]
         self.number = {node_id: at for at, node_id in enumerate(self.ids)}
-        self.home = {op: at for at, one in enumerate(report.subgraphs) for op in one.ops}
-        self.names = {name: at for at, one in enumerate(report.subgraphs) for name in one.nodes}
+        self.home = {op: at for at, subgraph in enumerate(report.subgraphs) for op in subgraph.ops}
+        self.names = {name: at for at, subgraph in enumerate(report.subgraphs) for name in subgraph.nodes}
 
     @cached_property
     def cost(self) -> CostReport:
@@ -50,7 +50,7 @@ class GraphFacts:
     def made(self) -> list[list[int]]:
         columns = self.graph.columns
         ends, values = columns["output_ptr"].tolist(), columns["output_value"].tolist()
-        return [[one for one in values[a:b] if one >= 0] for a, b in pairwise(ends)]
+        return [[value for value in values[a:b] if value >= 0] for a, b in pairwise(ends)]
 
     @cached_property
     def is_view(self) -> set[int]:
@@ -71,12 +71,12 @@ class GraphFacts:
     @cached_property
     def base(self) -> list[int]:
         """Per value the one whose memory it looks at, through views."""
-        found: list[int] = []
+        bases: list[int] = []
         for value, producer in enumerate(self.producer):
-            looked_at = [one for one, _ in self.taken[producer]] if producer in self.is_view else []
-            same = [one for one in looked_at if one < value and self.storage[one] == self.storage[value]]
-            found.append(found[same[0]] if same else value)
-        return found
+            looked_at = [other for other, _ in self.taken[producer]] if producer in self.is_view else []
+            same = [other for other in looked_at if other < value and self.storage[other] == self.storage[value]]
+            bases.append(bases[same[0]] if same else value)
+        return bases
 
     def maker(self, value: int) -> int | None:
         """The operation that wrote a value's memory; None for what was there before."""
@@ -89,7 +89,7 @@ class GraphFacts:
         return role in _WEIGHTS and self.maker(value) is None
 
     def total(self, values: Iterable[int]) -> int:
-        """Bytes of distinct values; of one memory never more than it has."""
+        """Bytes of distinct values. Those in one storage together count no more than the storage."""
         of_storage: dict[int, int] = defaultdict(int)
         for value in set(values):
             of_storage[self.storage[value]] += self.value_bytes[value]
@@ -104,22 +104,22 @@ class GraphFacts:
     @cached_property
     def claimed(self) -> list[set[int]]:
         """Per subgraph what the report says it depends on; what is no subgraph is left to the check of circles."""
-        return [{self.number[one] for one in s.depends_on if one in self.number} for s in self.report.subgraphs]
+        return [{self.number[other] for other in s.depends_on if other in self.number} for s in self.report.subgraphs]
 
     @cached_property
     def needs(self) -> list[set[int]]:
         """Per subgraph those that it depends on directly, by the edges of the graph and of torch.fx's."""
-        found: list[set[int]] = [set() for _ in self.report.subgraphs]
+        needs: list[set[int]] = [set() for _ in self.report.subgraphs]
         columns = self.graph.columns
         edges = zip(columns["edge_source"].tolist(), columns["edge_target"].tolist(), strict=True)
         for source, target in edges:
             a, b = self.home.get(source), self.home.get(target)
             if a is not None and b is not None and a != b:
-                found[b].add(a)
+                needs[b].add(a)
         for a, b in self._fx_edges():
             if a != b:
-                found[b].add(a)
-        return found
+                needs[b].add(a)
+        return needs
 
     def _fx_edges(self) -> Iterator[tuple[int, int]]:
         """Pairs of subgraphs along torch.fx's own arguments: a Dropout that runs nothing is in no other graph."""
@@ -127,11 +127,11 @@ class GraphFacts:
             return
         behind: dict[Any, set[int]] = {}
         for node in self.report.origin.graph.nodes:
-            before = {one for other in node.all_input_nodes for one in behind[other]}
+            before = {earlier for argument in node.all_input_nodes for earlier in behind[argument]}
             mine = self.names.get(node.name)
             behind[node] = before if mine is None else {mine}
             if mine is not None:
-                yield from ((one, mine) for one in before)
+                yield from ((earlier, mine) for earlier in before)
 
     @cached_property
     def by_memory(self) -> list[set[int]]:
@@ -147,7 +147,7 @@ class GraphFacts:
                 if writes:
                     written[at].add(self.storage[value])
         return [
-            {one for one in claimed - needed if touched[at] & written[one] or written[at] & touched[one]}
+            {other for other in claimed - needed if touched[at] & written[other] or written[at] & touched[other]}
             for at, (claimed, needed) in enumerate(zip(self.claimed, self.needs, strict=True))
         ]
 
@@ -187,9 +187,9 @@ class GraphFacts:
         for source, target, value, kind in zip(*(columns[name].tolist() for name in names), strict=True):
             if kind == data:
                 leaving[source].append((target, value))
-        found: list[tuple[int | None, int, int]] = []
+        reads: list[tuple[int | None, int, int]] = []
         for writer in self.ops:
-            if writer in self.is_view and all(self.maker(one) != writer for one in self.made[writer]):
+            if writer in self.is_view and all(self.maker(output) != writer for output in self.made[writer]):
                 continue
             waiting, seen = [writer], {writer}
             while waiting:
@@ -197,11 +197,11 @@ class GraphFacts:
                     if self.maker(value) != writer:
                         continue
                     if target not in self.is_view:
-                        found.append((writer, target, value))
+                        reads.append((writer, target, value))
                     elif target not in seen:
                         seen.add(target)
                         waiting.append(target)
-        return self._crossing(found)
+        return self._crossing(reads)
 
     def _crossing(self, reads: Iterable[tuple[int | None, int, int]]) -> dict[tuple[int, int], int]:
         values: dict[tuple[int, int], set[int]] = defaultdict(set)
@@ -209,7 +209,7 @@ class GraphFacts:
             a, b = self.home.get(writer) if writer is not None else None, self.home.get(reader)
             if a is not None and b is not None and a != b and not self.is_weight(value):
                 values[a, b].add(value)
-        return {pair: self.total(found) for pair, found in values.items()}
+        return {pair: self.total(distinct) for pair, distinct in values.items()}
 
     @cached_property
     def inputs(self) -> list[int]:
@@ -219,7 +219,7 @@ class GraphFacts:
             at, writer = self.home.get(node), self.maker(value)
             if at is not None and not self.is_weight(value) and (writer is None or self.home.get(writer) != at):
                 values[at].add(value)
-        return [self.total(found) for found in values]
+        return [self.total(own) for own in values]
 
     @cached_property
     def outputs(self) -> list[int]:
@@ -232,7 +232,7 @@ class GraphFacts:
             for value in self.made[op] if op not in self.is_view else ():
                 if self.maker(value) == op and readers.get(value, set()) != {at}:
                     values[at].add(value)
-        return [self.total(found) for found in values]
+        return [self.total(own) for own in values]
 
     @cached_property
     def weights(self) -> list[set[int]]:
@@ -249,14 +249,14 @@ class GraphFacts:
         """How many numbers of parameters the subgraphs read, each once."""
         columns, layouts = self.graph.columns, self.graph.tables.layouts
         known = {**self.cost.sizes, RAGGED: 0}
-        found: dict[int, int] = {}
+        numels: dict[int, int] = {}
         for value in set().union(*self.weights):
             base = self.base[value]
             if columns["storage_role"][self.storage[base]] == ROLES.index(Role.PARAMETER):
                 numel = Operand.of(layouts[int(columns["value_layout"][base])], known).numel
-                found[self.storage[base]] = max(found.get(self.storage[base], 0), numel)
-        return sum(found.values())
+                numels[self.storage[base]] = max(numels.get(self.storage[base], 0), numel)
+        return sum(numels.values())
 
     @property
     def weight_bytes(self) -> int:
-        return sum(self.total(found) for found in self.weights)
+        return sum(self.total(own) for own in self.weights)

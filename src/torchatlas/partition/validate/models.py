@@ -46,11 +46,11 @@ def example_named(name: str) -> Example:
     torch_state = torch.get_rng_state()
     torch.manual_seed(0)
     try:
-        found = _OWN[name](name) if name in _OWN else _of_torchvision(name)
+        example = _OWN[name](name) if name in _OWN else _of_torchvision(name)
     finally:
         torch.set_rng_state(torch_state)
-    found.model.eval()
-    return found
+    example.model.eval()
+    return example
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -156,10 +156,10 @@ def _of_torchvision(name: str) -> Example:
 
 
 def _let_it_find(model: Any) -> None:
-    """Have a detector of random weights find a few boxes, so that what depends on them is run as well.
+    """Have a detector with random weights find a few boxes, so that what depends on boxes runs as well.
 
-    Of its own accord it is sure of none, or of all: and those of SSDlite are the same for every picture, because its
-    many layers make every signal smaller.
+    By itself it accepts no box or every box; and SSDlite's are the same for every picture, because each of its many
+    layers makes the signal smaller.
     """
     from torch import nn
 

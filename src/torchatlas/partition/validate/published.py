@@ -94,12 +94,13 @@ def facts_of(
     checks: list[PartitionCheck] = []
     if table is not None:
         gmacs = f"{report.total_macs / 1e9:.3f}"  # as many decimals as are printed
-        parameters = sum(one.numel() for one in model.parameters())
+        parameters = sum(parameter.numel() for parameter in model.parameters())
         checks.append(_fact("published GMACs", gmacs, f"{table.gmacs:.3f}", table.origin))
         checks.append(_fact("published parameters", parameters, table.parameters, table.origin))
     if paper is not None and report.strategy == "op":  # there every operation is a subgraph
-        kinds = [one.operation_type for one in report.subgraphs]
-        depthwise = sum(one.parallelism is not None and one.parallelism.is_depthwise for one in report.subgraphs)
+        kinds = [subgraph.operation_type for subgraph in report.subgraphs]
+        splits = [subgraph.parallelism for subgraph in report.subgraphs]
+        depthwise = sum(split is not None and split.is_depthwise for split in splits)
         for name, figure, right in (
             ("convolutions", kinds.count(OperationType.CONVOLUTION), paper.convolutions),
             ("depthwise convolutions", depthwise, paper.depthwise),
@@ -118,13 +119,13 @@ def _fact(name: str, figure: Any, right: Any, origin: str) -> PartitionCheck:
 
 def _blocks(report: PartitionReport, block: str) -> int:
     """How many modules of a class hold operations of some subgraph, themselves or in modules inside."""
-    graph, found = report.graph, set()
+    graph, paths = report.graph, set()
     parents, modules = graph.columns["call_parent"].tolist(), graph.columns["call_module"].tolist()
-    for call in {int(graph.columns["node_call"][op]) for one in report.subgraphs for op in one.ops}:
+    for call in {int(graph.columns["node_call"][op]) for subgraph in report.subgraphs for op in subgraph.ops}:
         at = call
         while at >= 0:
             module = graph.tables.modules[modules[at]]
             if module.type == block:
-                found.add(module.path)
+                paths.add(module.path)
             at = parents[at]
-    return len(found)
+    return len(paths)

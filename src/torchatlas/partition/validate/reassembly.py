@@ -20,16 +20,16 @@ def runs_of(example: Example, recorded: bool) -> Runs:
     Another input may well take another path than the recorded one; an almost equal one hardly does.
     """
     first = (example.args, example.kwargs)
-    found: Runs = []
+    runs: Runs = []
     for args, kwargs in (first, _other(first), *([_almost(first)] if recorded else [])):
         try:
             made = _results(example.model, example.model, args, kwargs)
         except Exception:
-            if not found:
+            if not runs:
                 raise
             break  # it does not take the second input: then one must do
-        found.append((args, kwargs, made))
-    return found
+        runs.append((args, kwargs, made))
+    return runs
 
 
 def _results(run: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -38,7 +38,7 @@ def _results(run: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs:
 
     with left_alone(model, args, kwargs):
         leaves = pytree.tree_flatten(run(*fresh(args), **fresh(kwargs)))[0]
-        return [one.clone() if hasattr(one, "untyped_storage") else one for one in leaves]
+        return [leaf.clone() if hasattr(leaf, "untyped_storage") else leaf for leaf in leaves]
 
 
 def _changed(tree: Any, change: Callable[[Any], Any]) -> Any:
@@ -47,24 +47,27 @@ def _changed(tree: Any, change: Callable[[Any], Any]) -> Any:
     from torchatlas.torch_private import pytree
 
     flat, spec = pytree.tree_flatten(tree)
-    return pytree.tree_unflatten([change(one) if isinstance(one, torch.Tensor) else one for one in flat], spec)
+    return pytree.tree_unflatten([change(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat], spec)
 
 
 def fresh(tree: Any) -> Any:
     """A copy, so that a run cannot write into the example."""
-    return _changed(tree, lambda one: one.clone())
+    return _changed(tree, lambda tensor: tensor.clone())
 
 
 def _other(tree: Any) -> Any:
     """Another input of the same kind: pictures mirrored and darker, tokens and masks in another order."""
     return _changed(
-        tree, lambda one: one.flip(-1) * 0.5 if one.is_floating_point() else one.flip(-1) if one.dim() else one
+        tree,
+        lambda tensor: (
+            tensor.flip(-1) * 0.5 if tensor.is_floating_point() else tensor.flip(-1) if tensor.dim() else tensor
+        ),
     )
 
 
 def _almost(tree: Any) -> Any:
     """An input that differs from another in the last digits only."""
-    return _changed(tree, lambda one: one * (1 + 2**-16) if one.is_floating_point() else one)
+    return _changed(tree, lambda tensor: tensor * (1 + 2**-16) if tensor.is_floating_point() else tensor)
 
 
 def reassembled(report: PartitionReport, runs: Runs, model: Any) -> PartitionCheck:
@@ -73,7 +76,7 @@ def reassembled(report: PartitionReport, runs: Runs, model: Any) -> PartitionChe
     Those of a recorded run may refuse inputs that take another path, but not the one that was recorded.
     """
     name, refused = "put together", 0
-    if len(runs) > 1 and all(_equal(one[2], runs[0][2]) for one in runs[1:]):
+    if len(runs) > 1 and all(_equal(other, runs[0][2]) for _, _, other in runs[1:]):
         return PartitionCheck(name, None, "vacuous: the model makes the same of two different inputs")
     try:
         pieces = report.extract()
@@ -81,16 +84,16 @@ def reassembled(report: PartitionReport, runs: Runs, model: Any) -> PartitionChe
         return PartitionCheck(name, None, str(error))
     for args, kwargs, expected in runs:
         try:
-            found = _results(pieces, model, args, kwargs)
+            results = _results(pieces, model, args, kwargs)
         except InputMismatchError as error:
             if report.front_end != "run" or expected is runs[0][2]:
                 return PartitionCheck(name, False, str(error))
             refused += 1
             continue
-        if len(found) != len(expected):
-            return PartitionCheck(name, False, f"{len(found)} results, {len(expected)} of the model")
-        for number, (one, right) in enumerate(zip(found, expected, strict=True)):
-            if not same(one, right):
+        if len(results) != len(expected):
+            return PartitionCheck(name, False, f"{len(results)} results, {len(expected)} of the model")
+        for number, (result, right) in enumerate(zip(results, expected, strict=True)):
+            if not same(result, right):
                 return PartitionCheck(name, False, f"result {number} is not the model's to the bit")
     detail = f"{len(runs[0][2]):,} results equal to the bit, for {len(runs) - refused} of {len(runs)} inputs"
     return PartitionCheck(name, True, detail + (f"; {refused} refused, on another path" if refused else ""))

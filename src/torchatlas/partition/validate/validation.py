@@ -39,11 +39,13 @@ class PartitionValidation(Report):
 
     @property
     def failed(self) -> tuple[PartitionCheck, ...]:
-        return tuple(one for one in self.checks if one.passed is False)
+        return tuple(check for check in self.checks if check.passed is False)
 
     def _sections(self) -> Iterator[Section]:
         yield Lines([f"{self.front_end} {self.strategy}: {self.subgraphs:,} subgraphs; {_counted([self])}"])
-        yield Table(["check", "", "detail"], [[one.name, _SHOWN[one.passed], one.detail] for one in self.checks])
+        yield Table(
+            ["check", "", "detail"], [[check.name, _SHOWN[check.passed], check.detail] for check in self.checks]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {**fields_as_json(self, ("checks",)), "passed": not self.failed, "checks": as_json(self.checks)}
@@ -60,7 +62,7 @@ class ModelValidation(Shown):
     @property
     def passed(self) -> bool | None:
         """None if nothing could be checked; `notes` say why."""
-        return not any(one.failed for one in self.partitions) if self.partitions else None
+        return not any(partition.failed for partition in self.partitions) if self.partitions else None
 
     def to_dict(self) -> dict[str, Any]:
         notes, partitions = as_json(self.notes), as_json(self.partitions)
@@ -78,8 +80,8 @@ class ValidationReport(Shown):
 
     @property
     def passed(self) -> bool:
-        found = [one.passed for one in self.models]
-        return False not in found and True in found
+        outcomes = [model.passed for model in self.models]
+        return False not in outcomes and True in outcomes
 
     def __bool__(self) -> bool:
         return self.passed
@@ -88,7 +90,7 @@ class ValidationReport(Shown):
         return {"passed": self.passed, "models": as_json(self.models)}
 
     def _headline(self) -> str:
-        return _counted(one for model in self.models for one in model.partitions)
+        return _counted(partition for model in self.models for partition in model.partitions)
 
     def _sections(self) -> Iterator[Section]:
         for model in self.models:
@@ -112,17 +114,17 @@ def validate(
     if not skips:
         check_names(names)
     chosen = tuple(strategies), tuple(front_ends)
-    found = []
+    models = []
     for name in names or ONE_OF_EACH_FAMILY:
         try:
             example = example_named(name)
         except MissingDependencyError as error:
             if not skips:
                 raise
-            found.append(ModelValidation(name, (), (f"not validated: {error}",)))
+            models.append(ModelValidation(name, (), (f"not validated: {error}",)))
             continue
-        found.append(_validated(example, *chosen))
-    return ValidationReport(tuple(found))
+        models.append(_validated(example, *chosen))
+    return ValidationReport(tuple(models))
 
 
 def validate_model(
@@ -139,19 +141,19 @@ def validate_model(
 
     if not isinstance(model, nn.Module):
         raise InvalidModelError(f"validate takes a torch.nn.Module, not {type(model).__name__}.")
-    given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
-    if not given and not kwargs:
+    inputs = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    if not inputs and not kwargs:
         raise InvalidInputError(f"validate takes a {type(model).__name__} with example inputs.")
-    example = Example(name or type(model).__name__, model, given, dict(kwargs or {}))
+    example = Example(name or type(model).__name__, model, inputs, dict(kwargs or {}))
     return _validated(example, tuple(strategies), tuple(front_ends))
 
 
 def _validated(example: Example, strategies: tuple[str, ...], front_ends: tuple[str, ...]) -> ModelValidation:
     import torch
 
-    for one in front_ends:
-        check_choice("front end", one, FRONT_ENDS)
-    found: list[PartitionValidation] = []
+    for name in front_ends:
+        check_choice("front end", name, FRONT_ENDS)
+    partitions: list[PartitionValidation] = []
     with _awake(example.model), _one_path(), torch.no_grad():
         origins, notes = _origins(example, front_ends)
         runs = runs_of(example, recorded="run" in origins)
@@ -164,8 +166,8 @@ def _validated(example: Example, strategies: tuple[str, ...], front_ends: tuple[
                     reassembled(report, runs, example.model),
                     *facts_of(report, example.model, example.published, example.architecture),
                 ]
-                found.append(PartitionValidation(front_end, strategy, len(report), tuple(checks)))
-    return ModelValidation(example.name, tuple(found), tuple(notes))
+                partitions.append(PartitionValidation(front_end, strategy, len(report), tuple(checks)))
+    return ModelValidation(example.name, tuple(partitions), tuple(notes))
 
 
 def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
@@ -173,25 +175,25 @@ def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, A
     from torchatlas.execute.recorded_run import record
     from torchatlas.execute.traced import TracedModel
 
-    found: dict[str, Any] = {}
+    origins: dict[str, Any] = {}
     notes: list[str] = []
     if "fx" in front_ends:
         try:
-            found["fx"] = traced_by_fx(example.model, fresh(example.args), fresh(example.kwargs))
-            GraphPartitioner().partition(found["fx"], *fresh(example.args), **fresh(example.kwargs))  # notes shapes
+            origins["fx"] = traced_by_fx(example.model, fresh(example.args), fresh(example.kwargs))
+            GraphPartitioner().partition(origins["fx"], *fresh(example.args), **fresh(example.kwargs))  # notes shapes
         except Exception as error:  # torch.fx lets through whatever the model raises on proxies
-            found.pop("fx", None)
+            origins.pop("fx", None)
             notes.append(f"torch.fx does not take it: {first_line(error, 160)}")
     if "export" in front_ends:
         try:
-            found["export"] = TracedModel(
+            origins["export"] = TracedModel(
                 example.model, fresh(example.args), dynamic_shapes=None, kwargs=fresh(example.kwargs)
             )
         except CaptureError as error:
             notes.append(f"torch.export does not take it: {first_line(error, 160)}")
-    if not found:
-        found["run"] = record(example.model, example.args, example.kwargs)
-    return found, notes
+    if not origins:
+        origins["run"] = record(example.model, example.args, example.kwargs)
+    return origins, notes
 
 
 @bracketed
@@ -204,21 +206,21 @@ def _awake(model: Any) -> Iterator[None]:
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
-    kept: list[tuple[Any, Any]] = []
+    saved: list[tuple[Any, Any]] = []
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for one in model.parameters():
-            if one.numel() and not one.is_meta and not one.any():
-                kept.append((one, one.clone()))
-                one.copy_(torch.randn(one.shape, generator=generator) * 0.02)
+        for parameter in model.parameters():
+            if parameter.numel() and not parameter.is_meta and not parameter.any():
+                saved.append((parameter, parameter.clone()))
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
         model.eval()
         try:
             yield
         finally:
             for module, training in modes:
                 module.training = training
-            for one, before in kept:
-                one.copy_(before)
+            for parameter, before in saved:
+                parameter.copy_(before)
 
 
 @bracketed
@@ -241,25 +243,25 @@ def _one_path() -> Iterator[None]:
 
 
 def _counted(partitions: Iterable[PartitionValidation]) -> str:
-    checks = [check for one in partitions for check in one.checks]
-    counts = {passed: sum(one.passed is passed for one in checks) for passed in _SHOWN}
+    checks = [check for partition in partitions for check in partition.checks]
+    counts = {passed: sum(check.passed is passed for check in checks) for passed in _SHOWN}
     return f"{counts[True]:,} checks passed, {counts[False]:,} failed, {counts[None]:,} could not be made"
 
 
 def model_sections(model: ModelValidation) -> Iterator[Section]:
     """A table with the checks down and the partitions across, then what failed and what could not be checked."""
     yield Lines([f"{model.name}: {_counted(model.partitions)}"])
-    columns = [f"{one.front_end} {one.strategy}" for one in model.partitions]
-    names = list(dict.fromkeys(check.name for one in model.partitions for check in one.checks))
-    cells = [{check.name: _SHOWN[check.passed] for check in one.checks} for one in model.partitions]
-    rows = [["subgraphs", *(f"{one.subgraphs:,}" for one in model.partitions)]]
+    columns = [f"{partition.front_end} {partition.strategy}" for partition in model.partitions]
+    names = list(dict.fromkeys(check.name for partition in model.partitions for check in partition.checks))
+    cells = [{check.name: _SHOWN[check.passed] for check in partition.checks} for partition in model.partitions]
+    rows = [["subgraphs", *(f"{partition.subgraphs:,}" for partition in model.partitions)]]
     rows += [[name, *(cell.get(name, "") for cell in cells)] for name in names]
     if columns:
         yield Table(["check", *(f">{name}" for name in columns)], rows)
     lines: list[str] = []
     said = dict[str, None]()
-    for one, column in zip(model.partitions, columns, strict=True):
-        for check in one.checks:
+    for partition, column in zip(model.partitions, columns, strict=True):
+        for check in partition.checks:
             if check.passed is False:
                 lines.append(f"FAILED {column}, {check.name}: {check.detail}")
             elif check.passed is None:

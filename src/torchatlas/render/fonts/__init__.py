@@ -52,14 +52,14 @@ def clipped(text: str, size: float, room: float, bold: bool = False) -> str:
     if len(text) < _SHORT and text_width(text, size, bold) <= room:  # most texts fit, and their widths are cached
         return text
     advances = _advances(bold)
-    used, kept = 0, 0
+    used, cut_at = 0, 0
     for index, character in enumerate(text):
         if (used + advances[_DOTS]) * size / _EM <= room:
-            kept = index
+            cut_at = index
         used += advances[character]
         if used * size / _EM > room:  # stop here: a name may have 10,000 characters
             dots = _DOTS if advances[_DOTS] * size / _EM <= room else ""
-            return text[: _before_number(text, kept)].rstrip() + dots
+            return text[: _before_number(text, cut_at)].rstrip() + dots
     return text
 
 
@@ -118,7 +118,9 @@ def spelled(text: str) -> str:
     if has_all(text):
         return text
     ours = _characters()
-    return "".join(one if one in ours or _machine_draws(one) else _escape(one) for one in text)
+    return "".join(
+        character if character in ours or _machine_draws(character) else _escape(character) for character in text
+    )
 
 
 def has_all(text: str) -> bool:
@@ -154,7 +156,9 @@ class _Advances(dict[str, int]):
 
 @cache
 def _advances(bold: bool) -> _Advances:
-    advances = _Advances({one: both[bold] for piece in widths_by_piece().values() for one, both in piece.items()})
+    advances = _Advances(
+        {character: widths[bold] for piece in widths_by_piece().values() for character, widths in piece.items()}
+    )
     for blank in "\t\n\r":
         advances[blank] = advances[" "]
     return advances

@@ -39,12 +39,12 @@ def outlines(piece: str, bold: bool) -> Outlines:
 def _tables(woff: bytes) -> dict[str, bytes]:
     """The tables of a WOFF file: they are the font's, each compressed where that makes it shorter."""
     (count,) = struct.unpack_from(">H", woff, 12)
-    found = {}
+    tables = {}
     for index in range(count):
         tag, start, length, whole = struct.unpack_from(">4sLLL", woff, 44 + 20 * index)
         table = woff[start : start + length]
-        found[tag.decode("ascii")] = table if length == whole else zlib.decompress(table)
-    return found
+        tables[tag.decode("ascii")] = table if length == whole else zlib.decompress(table)
+    return tables
 
 
 def _glyphs(cmap: bytes) -> dict[str, int]:
@@ -54,7 +54,7 @@ def _glyphs(cmap: bytes) -> dict[str, int]:
     runs = start + 14  # four arrays of `twice` bytes follow; two bytes lie between the first and the second
     words = f">{twice // 2}H"
     last, first, delta, shift = (struct.unpack_from(words, cmap, runs + at * twice + 2 * (at > 0)) for at in range(4))
-    found: dict[str, int] = {}
+    glyphs: dict[str, int] = {}
     for run, begin in enumerate(first):
         for code in range(begin, min(last[run], 0xFFFE) + 1):  # the run of 0xFFFF marks the end
             glyph = code
@@ -62,5 +62,5 @@ def _glyphs(cmap: bytes) -> dict[str, int]:
                 at = runs + 2 + 3 * twice + 2 * run + shift[run] + 2 * (code - begin)
                 (glyph,) = struct.unpack_from(">H", cmap, at)
             if glyph:
-                found[chr(code)] = (glyph + delta[run]) % 65536
-    return found
+                glyphs[chr(code)] = (glyph + delta[run]) % 65536
+    return glyphs

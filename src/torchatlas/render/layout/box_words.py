@@ -42,7 +42,7 @@ from torchatlas.units import format_count
 _GRADIENT, _PARAMETER, _BUFFER = (ROLES.index(role) for role in (Role.GRADIENT, Role.PARAMETER, Role.BUFFER))
 _FORWARD, _BACKWARD = PHASES.index(Phase.FORWARD), PHASES.index(Phase.BACKWARD)
 _DIFFER, _DIFFER_SHORT = "sizes or numbers differ", "not all equal"
-_MOST_OPS = 0.75  # a repeat with one module of such a share is named after it
+_MOST_OPS = 0.75  # of a round: a repeat is named after the module that has such a share
 _FEW_OPS = 8  # in a module that is called after the one layer in it
 _IN_FULL = 2_000.0  # the room that there is in a tooltip
 _MANY_PAIRS = 5_000  # of modules and parameters that they read
@@ -54,8 +54,7 @@ class BoxWords:
     def __init__(self, outline: Outline) -> None:
         self.outline, self.tree, self.graph = outline, outline.tree, outline.tree.graph
         self.shapes, self._sizes = Shapes(outline), LayerSizes(self.graph)
-        # A box is asked for its words when it is closed, when it is open and for what is told of it: what takes long is
-        # kept.
+        # The words of a box are asked for again and again, closed, open and to weigh it: what takes long is cached.
         self._known_names: dict[Item, list[str]] = {}
         self._said_of_all: dict[Item, str] = {}
         self._counts: dict[str, int] = {}  # of parameters, by the path of a module
@@ -90,7 +89,7 @@ class BoxWords:
         """How many parameters an optimizer step, or a part of it, updates; empty for other items."""
         if not (_of_parameters(item) or item.kind == "group" or is_step(self.tree, item)):
             return ""
-        count = parameter_count(self.tree, item) or item.repeat  # what makes the state of a parameter changes none
+        count = parameter_count(self.tree, item) or item.repeat  # ops that make the state of parameters update none
         return f"{count:,} parameter{'' if count == 1 else 's'}"
 
     def _sets_parameters(self, item: Item) -> bool:
@@ -126,7 +125,7 @@ class BoxWords:
         name = ""
         if item.kind not in ("lane", "iteration") and not has_iterations(item):
             name = _modules_of_one_class(item) or self.name(item, room)
-        if (ways := self._layer(item)) and (said := sized(name, ways, self._parameters(item), room)):
+        if (wordings := self._layer(item)) and (said := sized(name, wordings, self._parameters(item), room)):
             return said
         return self._beside(item, name, operations, room=room)
 
@@ -138,8 +137,8 @@ class BoxWords:
         if beside := self._gradient(item, left) or self._detail(item, left):
             return joined(name, *beside, room=room)
         node, kind = int(self.tree.node[item.start]), self.outline.operation_type(item)
-        ways = self._sizes.ways(node, kind, self._operation(item.start), item.call >= 0)
-        return (sized(name, ways, "", room) if ways else "") or within(name, room)
+        wordings = self._sizes.wordings(node, kind, self._operation(item.start), item.call >= 0)
+        return (sized(name, wordings, "", room) if wordings else "") or within(name, room)
 
     def tooltip(self, item: Item) -> str:
         """The text of the tooltip."""
@@ -316,8 +315,8 @@ class BoxWords:
 
     @cached_property
     def _parameter_rows(self) -> tuple[list[str], list[int], Array]:
-        """The names of all parameters, those that are tied to others by their first; in what order they are sorted; and
-        in that order the values that they are."""
+        """The names of all parameters (of tied ones the first), the order that sorts them, and in that order the
+        values that they are."""
         columns, names = self.graph.columns, self.graph.tables.names
         rows = np.flatnonzero((columns["value_role"] == _PARAMETER) & (columns["value_view_of"] < 0))
         storages = columns["value_storage"][rows]
@@ -326,11 +325,11 @@ class BoxWords:
         rows = rows[first[storages] == rows]
         named = columns["value_parameter"][rows]
         if len(rows) <= len(names) and bool((named == np.arange(len(rows))).all()):
-            found = names[: len(rows)]  # as they were recorded
+            paths = names[: len(rows)]  # as they were recorded
         else:
-            found = list(map([*names, ""].__getitem__, named.tolist()))  # the last: of none
-        order = sorted(range(len(found)), key=found.__getitem__)  # no pairs: 30,000 of them wake the garbage collector
-        return found, order, rows[np.fromiter(order, np.int64, len(order))]
+            paths = list(map([*names, ""].__getitem__, named.tolist()))  # the last: of none
+        order = sorted(range(len(paths)), key=paths.__getitem__)  # no pairs: 30,000 of them wake the garbage collector
+        return paths, order, rows[np.fromiter(order, np.int64, len(order))]
 
     @cached_property
     def _sums(self) -> Array:
@@ -339,13 +338,13 @@ class BoxWords:
 
     @cached_property
     def _read_of_others(self) -> dict[str, dict[int, int]]:
-        """Path of a module -> storages of parameters that it reads though another has them, such as tied weights -> of
-        how many elements."""
+        """Path of a module -> storages of the parameters that it reads and another module has, such as tied weights ->
+        their numbers of elements."""
         columns, (names, order, rows) = self.graph.columns, self._parameter_rows
         counted, storages = np.flatnonzero(self._elements), columns["value_storage"]
         many = int(storages.max(initial=0)) + 1
-        place_of = np.full(many + 1, -1, np.int64)  # the last: of no storage
-        place_of[storages[rows[counted]]] = counted
+        row_of = np.full(many + 1, -1, np.int64)  # the last: of no storage
+        row_of[storages[rows[counted]]] = counted
         value, call = columns["input_value"], np.repeat(columns["node_call"], np.diff(columns["input_ptr"]))
         chosen = np.flatnonzero((value >= 0) & (call >= 0))
         chosen = chosen[columns["value_role"][value[chosen]] == _PARAMETER]
@@ -358,23 +357,23 @@ class BoxWords:
         alone = np.flatnonzero((reader >= 0) & ~shared)
         if len(alone) + len(pairs) <= _MANY_PAIRS:  # to look at more would take longer than the rest of the picture
             pairs = np.append(pairs, reader[alone] * many + alone)
-        found: dict[str, dict[int, int]] = {}
+        borrowed: dict[str, dict[int, int]] = {}
         for pair in pairs.tolist():
             reading, read = divmod(pair, many)
-            row, at = self.graph.tables.modules[reading], int(place_of[read])
+            row, at = self.graph.tables.modules[reading], int(row_of[read])
             path = row.path
             while path and at >= 0 and row.kind == "module" and not names[order[at]].startswith(path + "."):
-                found.setdefault(path, {})[read] = int(self._elements[at])
+                borrowed.setdefault(path, {})[read] = int(self._elements[at])
                 path = path.rpartition(".")[0]
-        return found
+        return borrowed
 
     @cached_property
     def _elements(self) -> Array:
         """How many elements each parameter has, in order of names."""
         sizes = [math.prod(size for size in row.shape if isinstance(size, int)) for row in self.graph.tables.layouts]
         *_, rows = self._parameter_rows
-        found: Array = np.array(sizes or [0], np.int64)[self.graph.columns["value_layout"][rows]]
-        return found
+        counts: Array = np.array(sizes or [0], np.int64)[self.graph.columns["value_layout"][rows]]
+        return counts
 
     def _layer(self, item: Item) -> tuple[str, ...]:
         """The input and output sizes of a small module, such as a convolution with its norm; empty for others."""
@@ -444,15 +443,15 @@ def _main_modules(item: Item) -> list[str]:
 
 def _names_of_modules(item: Item) -> list[str]:
     """The names of the modules in a part of a program, in order; a repeat by its first and last name."""
-    found: list[str] = []
+    names: list[str] = []
     for part in _modules_in(item):
         first, dots, last = clean(part.name).partition(" … ")
         if first:
-            found.append(first)
+            names.append(first)
         if dots:  # "1.0 … 2" is up to 1.2
             around = first.rpartition(".")[0]
-            found.append(f"{around}.{last}" if around and "." not in last else last)
-    return found
+            names.append(f"{around}.{last}" if around and "." not in last else last)
+    return names
 
 
 def _modules_in(item: Item) -> Iterator[Item]:

@@ -26,8 +26,8 @@ _MOST_ENDS = 150  # a box has room for the ends of so many lines
 _FEW_ENDS = 8  # and for so many where lines are joined before they reach it
 _WIDE = 300.0  # no text makes a box as wide as this, only the ends of lines do
 _HOPELESS = 1e6  # the width of what no page can show
-# How much of a group's height its one open group gets, if that is guessed: no less than this share, and at most what so
-# many other closed boxes leave. More of them stand beside each other.
+# The part of a group's height that its one open group is guessed to get: what the closed boxes leave, of which at most
+# so many are counted (more stand beside each other), but no less than this share.
 _LEAST_SHARE, _MOST_BESIDE = 0.55, 4
 _MANY_TENSORS = "1,234 tensors"  # as wide as what scene.py writes between phases
 _USUAL_PAGE = 4 / 3  # its width for its height
@@ -72,7 +72,7 @@ class Box:
 
 
 class BoxMaker:
-    """Lays groups out and remembers them by structure, what is open in them and the height they had."""
+    """Lays groups out. Remembers each layout by the structure, the open groups in it and the height."""
 
     def __init__(
         self, outline: Outline, words: BoxWords, smallest: float = 0.0, width: float = 0.0, sideways: bool = False
@@ -153,7 +153,7 @@ class BoxMaker:
         inside = self._inside.get(item)
         if inside is None:
             inside = self._inside[item] = frozenset(children)
-        is_alone = inside.isdisjoint(opened)  # nothing in it is open: it is what it was
+        is_alone = inside.isdisjoint(opened)  # nothing in it is open: it has the number it had
         if is_alone and item in self._alone_numbers:
             return self._alone_numbers[item]
         closed = self._closed_numbers
@@ -207,22 +207,22 @@ class BoxMaker:
         if item.kind == "lane":
             is_last = item.parent is not None and self.outline.children(item.parent)[-1] is item
             return 0.0 if is_last else text_width(_MANY_TENSORS, STYLE.small_text) + STYLE.label_ends - STYLE.rank_gap
-        wide = self._shapes_leaving(item.parent).get(item, 0.0) if item.parent is not None else 0.0
+        shape_width = self._shapes_leaving(item.parent).get(item, 0.0) if item.parent is not None else 0.0
         # In a column's last rank a line turns after this much.
-        return max(0.0, wide + STYLE.label_ends - STYLE.track_to_border - STYLE.lane + 1) if wide else 0.0
+        return max(0.0, shape_width + STYLE.label_ends - STYLE.track_to_border - STYLE.lane + 1) if shape_width else 0.0
 
     def _shapes_leaving(self, group: Item) -> dict[Item, float]:
         """How wide the widest text is that scene.py may write beside a line from each item of a group."""
-        found = self._shape_widths.get(group)
-        if found is None:
-            found = self._shape_widths[group] = {}
+        widths = self._shape_widths.get(group)
+        if widths is None:
+            widths = self._shape_widths[group] = {}
             items, shapes = self.outline.children(group), self.words.shapes
             for source, target, tensor in self.outline.wiring(group).edges:
                 if source >= 0 and tensor >= 0:
                     shape = shapes.arriving(group, items[target], tensor)
-                    wide = text_width(shape, STYLE.small_text) if shape != shapes.read(tensor) else 0.0
-                    found[items[source]] = max(wide, found.get(items[source], 0.0))
-        return found
+                    width = text_width(shape, STYLE.small_text) if shape != shapes.read(tensor) else 0.0
+                    widths[items[source]] = max(width, widths.get(items[source], 0.0))
+        return widths
 
     def badge(self, item: Item) -> float:
         """The width of the mark that says how often an item repeats."""
@@ -246,7 +246,7 @@ class BoxMaker:
         return (0.0 if self.sideways else STYLE.heading) + 2 * STYLE.padding
 
     def _laid_out(self, item: Item, opened: Collection[Item], height: float, room: float, share: Share) -> Box:
-        """A group within a height, its inner boxes within so much room."""
+        """Lay out a group within `height`, and its inner boxes within `room`."""
         outline, is_root = self.outline, item is self.outline.root
         items = outline.children(item)
         wiring, ends_of = outline.wiring(item), outline.ends
@@ -255,13 +255,13 @@ class BoxMaker:
         leaves: dict[tuple[int, Net], float] = {}
         open_ones = [(number, items[number], box) for number, box in enumerate(inner) if box.open]
         for number, child, box in open_ones:
-            # Laid out for another of the same structure perhaps: its tensors are the same by place.
+            # The box may be that of another item of equal structure, whose tensors come in the same order.
             for mine, theirs in zip(ends_of(child).inputs, ends_of(box.item).inputs, strict=True):
                 enters[number, mine] = box.enters.get(theirs, box.width / 2)
             for mine, theirs in zip(ends_of(child).outputs, ends_of(box.item).outputs, strict=True):
                 leaves[number, mine] = box.leaves.get(theirs, box.width / 2)
         lead = _leads([(number, ends_of(child).outputs, box) for number, child, box in open_ones])
-        ends = {tensor: (place, lead.get((place, t), t)) for tensor, (place, t) in wiring.inside.items()}
+        ends = {tensor: (index, lead.get((index, t), t)) for tensor, (index, t) in wiring.inside.items()}
         first = {end: number for number, end in reversed(list(enumerate(ends.values())))}
         own = ends_of(item)
         sources = range(len(items), len(items) + len(own.inputs))
@@ -278,18 +278,18 @@ class BoxMaker:
         title, subtitle = self._words(item, True)  # page.py says more where the frame is wider
         width = body if is_root or self.sideways else max(body, self._head(item))
         left += max(0.0, (width - body) / 2)
-        tall = placed.height + (0.0 if is_root else top + (STYLE.box_to_track if own.outputs else STYLE.padding))
-        tall += STYLE.below_return if is_repeat else 0.0
+        full_height = placed.height + (0.0 if is_root else top + (STYLE.box_to_track if own.outputs else STYLE.padding))
+        full_height += STYLE.below_return if is_repeat else 0.0
         below = self._below(item) if item.kind == "lane" else 0.0
         if self.sideways and not is_root:
-            tall = max(tall, self._head(item)) + below
+            full_height = max(full_height, self._head(item)) + below
         behind = STYLE.stack if is_repeat else 0.0
         nested = [box for _, _, box in open_ones]  # the others hold nothing
         wraps = placed.columns - 1 + sum([box.wraps for box in nested])
         return Box(
             item=item,
             width=width + behind,
-            height=tall + behind,
+            height=full_height + behind,
             title=title,
             subtitle=subtitle,
             open=True,
@@ -303,7 +303,7 @@ class BoxMaker:
             boxes=len(inner) - len(nested) + sum(box.boxes for box in nested),
             crossings=placed.crossings + sum(box.crossings for box in nested),
             wraps=wraps,
-            natural=wraps == 0 and all(box.natural for box in nested) and tall + behind <= height,
+            natural=wraps == 0 and all(box.natural for box in nested) and full_height + behind <= height,
             tangles=placed.tangles + sum(box.tangles for box in nested),
             leads=[first[end] for end in ends.values()],
             cramped=any(box.cramped for box in nested),
@@ -321,14 +321,14 @@ class BoxMaker:
 
     def _head(self, item: Item) -> float:
         """How wide the heading of a group is."""
-        found = self._heads.get(item)
-        if found is None:
+        width = self._heads.get(item)
+        if width is None:
             title, subtitle = self._words(item, True)
-            found = text_width(title, STYLE.title_text, True) + text_width(subtitle, STYLE.small_text)
-            found += STYLE.beside_heading
-            found += self.badge(item) + STYLE.before_heading_badge if item.repeat > 1 else 0.0
-            self._heads[item] = found
-        return found
+            width = text_width(title, STYLE.title_text, True) + text_width(subtitle, STYLE.small_text)
+            width += STYLE.beside_heading
+            width += self.badge(item) + STYLE.before_heading_badge if item.repeat > 1 else 0.0
+            self._heads[item] = width
+        return width
 
     def _is_hopeless(self, problem: Problem, inner: list[Box]) -> bool:
         """Whether more lines pass a border, or meet a closed box, than could be told apart: no need to lay them out."""
@@ -350,12 +350,12 @@ class BoxMaker:
                 enter = sum(v == number for _, v, _ in problem.edges)
                 leave = len({net for u, _, net in problem.edges if u == number})
                 self._narrow(number, problem, inner, max(enter, leave))
-        found = fans(problem, closed, self._page[0])
-        if not found:
+        wide_fans = fans(problem, closed, self._page[0])
+        if not wide_fans:
             return self._solver.place_within(problem, height)
-        for number in {box for fan in found for box in fan.boxes}.intersection(closed):
+        for number in {box for fan in wide_fans for box in fan.boxes}.intersection(closed):
             self._narrow(number, problem, inner, _FEW_ENDS)
-        wrapped = Wrapped(problem, found, self._page)
+        wrapped = Wrapped(problem, wide_fans, self._page)
         return wrapped.unwrapped(self._solver.place_within(wrapped.problem, height))
 
     def _narrow(self, number: int, problem: Problem, inner: list[Box], lines: int) -> None:
@@ -383,19 +383,19 @@ class BoxMaker:
                     continue
                 bundled.add((come, to))
             edges[port[tensor] if come < 0 else come, to, lead.get((come, tensor), tensor)] = None
-        for (place, inside), sink in sink_of.items():
-            edges[place, sink, inside] = None
+        for (index, inside), sink in sink_of.items():
+            edges[index, sink, inside] = None
         return list(edges)
 
     def _acyclic(self, problem: Problem, count: int) -> dict[tuple[int, int, Net], tuple[int, int, Net]]:
         """Turn lines that lead back: groups can wait for each other, though ops never do."""
         if all(u < v for u, v, _ in problem.edges if u < count):
             return {}
-        place = _in_order(count, {(u, v) for u, v, _ in problem.edges if u < count and v < count})
+        position = _in_order(count, {(u, v) for u, v, _ in problem.edges if u < count and v < count})
         flipped: dict[tuple[int, int, Net], tuple[int, int, Net]] = {}
         edges: list[tuple[int, int, Net]] = []
         for u, v, net in problem.edges:
-            if u < count and v < count and place[v] < place[u]:
+            if u < count and v < count and position[v] < position[u]:
                 turned = (v, u, ("back", net, u, v))
                 flipped[turned] = (u, v, net)
                 edges.append(turned)
@@ -413,21 +413,21 @@ def _in_order(count: int, edges: set[tuple[int, int]]) -> list[int]:
     for u, v in edges:
         after[u].append(v)
         waits[v] += 1
-    place = [-1] * count
+    position = [-1] * count
     for turn in range(count):
-        rest = [box for box in range(count) if place[box] < 0]
+        rest = [box for box in range(count) if position[box] < 0]
         box = next((box for box in rest if not waits[box]), rest[0])
-        place[box] = turn
+        position[box] = turn
         for v in after[box]:
             waits[v] -= 1
-    return place
+    return position
 
 
 def _leads(open_ones: list[tuple[int, list[int], Box]]) -> dict[tuple[int, int], int]:
     """Tensors that leave an open box on the line of another, as all rounds of a repeat do -> that other one."""
     return {
-        (place, tensor): outputs[lead]
-        for place, outputs, box in open_ones
+        (index, tensor): outputs[lead]
+        for index, outputs, box in open_ones
         if box.leads
         for tensor, lead in zip(outputs, box.leads, strict=True)
         if outputs[lead] != tensor

@@ -22,11 +22,11 @@ def chain(problem: Problem) -> list[tuple[int, int, Net]]:
     if len(leaving) < count - 1 or len(entered) < count - 1:
         return []
     at = next((node for node in range(count) if node not in entered), -1)
-    found = []
+    lines = []
     while (edge := leaving.pop(at, None)) is not None:
-        found.append(edge)
+        lines.append(edge)
         at = edge[1]
-    return found if len(found) == count - 1 else []  # else some of them lie in a ring
+    return lines if len(lines) == count - 1 else []  # else some of them lie in a ring
 
 
 def place_chain(problem: Problem, lines: list[tuple[int, int, Net]]) -> Placed:
@@ -46,19 +46,19 @@ def place_chain(problem: Problem, lines: list[tuple[int, int, Net]]) -> Placed:
     order = [lines[0][0], *(v for _, v, _ in lines)]
     places: list[Point] = [(0.0, 0.0)] * len(sizes)
     top = 0.0
-    for place, node in enumerate(order):
-        if place:
-            after_port = STYLE.track_to_box if order[place - 1] in ports else STYLE.rank_gap
+    for position, node in enumerate(order):
+        if position:
+            after_port = STYLE.track_to_box if order[position - 1] in ports else STYLE.rank_gap
             top += STYLE.track_to_border if node in ports else after_port
         places[node] = x[node], top
         top += sizes[node][1]
 
     def routes() -> list[Route]:
-        found = []
+        routes = []
         for u, v, net in problem.edges:
             (a, above), (b, below) = places[u], places[v]
-            found.append(Route(net, u, v, [(a + out_of[u], above + sizes[u][1]), (b + into[v], below)]))
-        return found
+            routes.append(Route(net, u, v, [(a + out_of[u], above + sizes[u][1]), (b + into[v], below)]))
+        return routes
 
     width = max(x[node] + sizes[node][0] for node in order)
     return Placed(width, top, places, routes, 0, work=len(lines))

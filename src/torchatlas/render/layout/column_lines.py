@@ -135,9 +135,9 @@ class Columns:
         self._lanes_above(shared)
 
     def _lanes_above(self, shared: list[int]) -> None:
-        """Where what enters the group does so, and how high what several columns read runs from the first to others.
+        """Where tensors enter the group, and how high above the columns a tensor runs that several of them read.
 
-        Lines from nowhere, one above each of these columns, would be taken for different tensors.
+        Separate lines, one above each of these columns, would be taken for different tensors.
         """
         self.starts: dict[int, float] = {}
         last: dict[int, float] = {}  # where the line to the last column turns down
@@ -146,7 +146,7 @@ class Columns:
                 if isinstance(key, tuple) and key[0] == "in" and key[1] in self.read_in:
                     last[key[1]] = left + placed.places[node][0]
                     self.starts.setdefault(key[1], last[key[1]])
-        # Whose last line turns down further right runs above: that line meets no other on its way.
+        # The further right its last line turns down, the higher a tensor runs: so that line meets no other.
         order = sorted(shared, key=lambda port: -last[port])
         self.lane_above = {port: STYLE.above_columns + STYLE.lane * at for at, port in enumerate(order)}
 
@@ -168,8 +168,8 @@ class Columns:
                 if isinstance(source, tuple):
                     assert isinstance(target, int)
                     if source[1] in self.ports:
-                        way = self._way_in(source[1], points[0][0])
-                        self.routes.append(Route(route.net, source[1], target, [*way, *points]))
+                        entry = self._entry_points(source[1], points[0][0])
+                        self.routes.append(Route(route.net, source[1], target, [*entry, *points]))
                     else:
                         self.entries.setdefault((source[1], route.net, c), []).append((target, points))
                 elif isinstance(target, tuple):
@@ -180,7 +180,7 @@ class Columns:
                 else:
                     self.routes.append(Route(route.net, source, target, points))
 
-    def _way_in(self, port: int, x: float) -> list[Point]:
+    def _entry_points(self, port: int, x: float) -> list[Point]:
         """From where a tensor enters the group to above a column that reads it."""
         start = self.starts[port]
         if x == start:
@@ -200,5 +200,5 @@ class Columns:
                 x = self.left[c] - self.gaps[c] / 2 + STYLE.lane * (at - (many - 1) / 2)
                 high = self.top - STYLE.lane * (many - at)
                 for target, points in self.entries.get((u, net, c), ()):
-                    way = [(out[-1][0], low), (x, low), (x, high), (points[0][0], high)]
-                    self.routes.append(Route(net, u, target, [*out, *way, *points]))
+                    between = [(out[-1][0], low), (x, low), (x, high), (points[0][0], high)]
+                    self.routes.append(Route(net, u, target, [*out, *between, *points]))

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 _LONGEST, _LONGEST_OF_MANY = 48, 8  # items in the body of a loop, and where there are more to look at than this:
 _MANY = 4_000
-_FEWEST_NUMBERED = 3  # so many that differ in numbers only: as many as rounds of several items
+_FEWEST_NUMBERED = 3  # so many modules that differ in numbers only are worth folding
 _FEWEST_OPS, FEWEST_LOOPS = 4, 3  # so many equal single ops in a row, or rounds of several items, are worth folding
 _LAYER_ITEMS = 4  # two equal rounds with a module in each are worth it if each has so many items: two layers of a net
-_FEWEST_BRANCHES = 12  # so many equal ones side by side say no more than one of them
-_FEWEST_DIFFERENT = 40  # so many that differ in sizes or numbers
+_FEWEST_BRANCHES = 12  # so many equal items side by side are worth folding
+_FEWEST_DIFFERENT = 40  # and so many that differ in sizes or numbers
 _FAR = 1 << 40
 
 
@@ -49,7 +49,7 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
         return items
     readers = Readers(tree, items)
     items = _many(tree, items, readers)
-    hashes = [exact_key(item, place) for place, item in enumerate(items)]
+    hashes = [exact_key(item, index) for index, item in enumerate(items)]
     if len(set(hashes)) == len(hashes):
         return items
     is_op = np.array([item.is_leaf and item.call < 0 for item in items])
@@ -71,8 +71,8 @@ def _rows_of(
 ) -> list[Item]:
     """The items with those in a row folded that have equal keys and are wired alike.
 
-    How many are worth it depends on where they begin, if it is one item that repeats. `with_calls`: only rounds that
-    call a module; `two_layers`: of such rounds two are enough if they have several items.
+    `fewest_alone` says for each place how many single items are worth folding. `with_calls`: only rounds that call a
+    module; `two_layers`: of such rounds two are enough if they have several items.
     """
     periods = _periods(items)
     runs = _runs(keys, periods)
@@ -108,8 +108,8 @@ def _rows_of(
 
 
 class _Alike:
-    """How many rounds are alike but for numbers where some are equal: two of eight experts may happen to get as many
-    tokens, and all eight are one repeat."""
+    """Tells whether equal rounds belong to a longer run that is alike but for numbers: two of eight experts may happen
+    to get equally many tokens, and all eight are one repeat."""
 
     def __init__(self, tree: Tree, items: list[Item], keys: Array) -> None:
         self.tree, self.items, self.keys = tree, items, keys
@@ -143,16 +143,16 @@ def _replaced(
 
     `repeat(place, periods)` is the one that begins at a place, if there is one, and how many items it takes.
     """
-    found: list[Item] = []
+    replaced: list[Item] = []
     at = 0
     for start in np.flatnonzero(can_begin.any(axis=0)).tolist():
         if start < at:
             continue
         unit, taken = repeat(start, (np.flatnonzero(can_begin[:, start]) + 1).tolist())
         if unit is not None:
-            found += [*items[at:start], unit]
+            replaced += [*items[at:start], unit]
             at = start + taken
-    return found + items[at:]
+    return replaced + items[at:]
 
 
 def hands_on(tree: Tree, item: Item) -> bool:
@@ -201,7 +201,7 @@ def _dense(tree: Tree, items: list[Item]) -> list[Item]:
 
 
 def _many(tree: Tree, items: list[Item], readers: Readers) -> list[Item]:
-    """The items with those folded of which there are too many of a kind to look at each.
+    """The items with those folded of which there are too many of one kind to draw each.
 
     Side by side, if all read the same and are read by the same; in a row, if most differ in sizes or numbers.
     """
@@ -250,7 +250,7 @@ def batches_folded(tree: Tree, items: list[Item]) -> list[Item]:
         return items
     module = [tree.graph.columns["call_module"].item(item.call) if item.call >= 0 else -1 for item in items]
     numbers: dict[Hashable, int] = {}
-    keys = [(exact_key(item, place), which) for place, (item, which) in enumerate(zip(items, module, strict=True))]
+    keys = [(exact_key(item, index), which) for index, (item, which) in enumerate(zip(items, module, strict=True))]
     return side_by_side_folded(
         tree, items, np.array([numbers.setdefault(key, len(numbers)) for key in keys]), with_calls=True
     )
@@ -288,8 +288,8 @@ def side_by_side_folded(tree: Tree, items: list[Item], keys: Array, *, with_call
 def _calling(items: list[Item], periods: Array) -> Array:
     """For each period and place, whether one of that many items from there on calls a module."""
     before = np.cumsum([0, *(item.call >= 0 for item in items)])
-    found: Array = before[np.minimum(np.arange(len(items)) + periods, len(items))] > before[:-1]
-    return found
+    calls: Array = before[np.minimum(np.arange(len(items)) + periods, len(items))] > before[:-1]
+    return calls
 
 
 def has_iterations(item: Item) -> bool:
@@ -316,7 +316,7 @@ def iterations_folded(tree: Tree, items: list[Item]) -> list[Item]:
         if unit.kind == "loop":
             unit.parts = iterations_folded(tree, rounds[:period])
         else:
-            first, last = (tree.iteration.item(one.group) for one in (rounds[0], rounds[-1]))
+            first, last = (tree.iteration.item(iteration.group) for iteration in (rounds[0], rounds[-1]))
             unit.name = f"iterations {first:,} … {last:,}"
         return unit, times * period
 
@@ -356,13 +356,13 @@ def _periods(items: list[Item]) -> Array:
 
 
 def _equal(items: list[Item], runs: Array) -> Array:
-    """How many items of each run are exactly those one period later: repeats of these are folded as equal."""
-    count, found = len(items), np.zeros_like(runs)
+    """How many items of each run equal the one a period later also in sizes and numbers: those fold as equal ones."""
+    count, equal_counts = len(items), np.zeros_like(runs)
     hashes = np.array([item.hash % (1 << 63) for item in items], np.int64)
     for period in (np.flatnonzero(runs.any(axis=1)) + 1).tolist():
         sums = np.concatenate([[0], np.cumsum(hashes[:-period] == hashes[period:]), np.zeros(period, np.int64)])
-        found[period - 1] = sums[np.arange(count) + runs[period - 1]] - sums[:count]
-    return found
+        equal_counts[period - 1] = sums[np.arange(count) + runs[period - 1]] - sums[:count]
+    return equal_counts
 
 
 def _runs(hashes: Array, periods: Array) -> Array:
@@ -371,8 +371,8 @@ def _runs(hashes: Array, periods: Array) -> Array:
     later = places + periods
     equal = (later < count) & (hashes[np.minimum(later, count - 1)] == hashes)
     next_break = np.minimum.accumulate(np.where(equal, count, places)[:, ::-1], axis=1)[:, ::-1]
-    found: Array = next_break - places
-    return found
+    runs: Array = next_break - places
+    return runs
 
 
 def _are_equal(items: list[Item], period: int) -> bool:

@@ -26,7 +26,7 @@ class _Stop:
 
 
 class HighlightedPath:
-    """One chain on the page: of each box but the first, lines lead to it from the box before.
+    """One chain on the page: its boxes, and the lines that lead to each of them from the one before.
 
     What the chain does in several rounds of a repeat is shown in one: where it comes to a box again in another round,
     what lies between is left out, and the way goes on from there. Where it steps along no line, it begins anew.
@@ -55,10 +55,12 @@ class HighlightedPath:
         if stops and stops[-1].box == stop.box:
             stops[-1] = replace(stops[-1], rounds=stop.rounds)
             return
-        again = (place for place, one in enumerate(stops) if one.box == stop.box and one.rounds != stop.rounds)
-        place = next(again, None)
-        if place is not None:
-            stops[place:] = [replace(stops[place], rounds=stop.rounds)]
+        again = (
+            index for index, earlier in enumerate(stops) if earlier.box == stop.box and earlier.rounds != stop.rounds
+        )
+        index = next(again, None)
+        if index is not None:
+            stops[index:] = [replace(stops[index], rounds=stop.rounds)]
             return
         lines = self._from(before, leaf, stops[-1], stop) if stops else frozenset()
         if not lines:
@@ -84,59 +86,61 @@ class HighlightedPath:
         repeat = _handing_on(come, to)
         if repeat is not None and places:
             out, into = out[: out.index(repeat)], into[: into.index(repeat)]
-            leaving = [(self._net(target, places[0]), one, None) for one in out]
-            entering = [(self._first_net(target, places[0]), None, one) for one in into]
-            return self._found([*leaving, *entering]) | self._back(out[-1], repeat)
+            leaving = [(self._net(target, places[0]), frame, None) for frame in out]
+            entering = [(self._first_net(target, places[0]), None, frame) for frame in into]
+            return self._lines_of([*leaving, *entering]) | self._back(out[-1], repeat)
         while out[-1] == into[-1]:
             out.pop()
             into.pop()
         if not places:  # it waits for no tensor, or lies in another lane
-            kept = np.any((tree.kept_source == source) & (tree.kept_target == target))
-            lines = self._found([(None, out[-1], into[-1])] if kept else [])
+            is_kept = np.any((tree.kept_source == source) & (tree.kept_target == target))
+            lines = self._lines_of([(None, out[-1], into[-1])] if is_kept else [])
             return frozenset(line for line in lines if line.net < 0)
         if len(out) == len(into) == 1:  # between closed boxes one line stands for all tensors
-            return self._found([(None, come.box, to.box)])
+            return self._lines_of([(None, come.box, to.box)])
         net = self._net(target, places[0])
-        leaving, entering = [(net, one, None) for one in out[:-1]], [(net, None, one) for one in into[:-1]]
-        return self._found([*leaving, (net, out[-1], into[-1]), *entering])
+        leaving, entering = [(net, frame, None) for frame in out[:-1]], [(net, None, frame) for frame in into[:-1]]
+        return self._lines_of([*leaving, (net, out[-1], into[-1]), *entering])
 
-    def _net(self, target: int, place: int) -> int:
+    def _net(self, target: int, index: int) -> int:
         """Which net brings a leaf one of its inputs."""
-        edge = int(self.outline.tree.first_edge[target]) + place
+        edge = int(self.outline.tree.first_edge[target]) + index
         output = min(max(int(self.outline.tree.output[edge]), 0), OUTPUTS - 1)
         return self.outline.net(int(self.outline.tree.source[edge]) * OUTPUTS + output)
 
-    def _first_net(self, target: int, place: int) -> int:
+    def _first_net(self, target: int, index: int) -> int:
         """The net that brings this input to the first round of a repeat; others get it from the round before. A number
         that no line has if none brings it, as for a state that begins as a parameter."""
         *_, (_, first, _) = self.outline.around(target)
         ptr = self.outline.tree.first_edge
         alike = ptr[first + 1] - ptr[first] == ptr[target + 1] - ptr[target]
-        return self._net(first, place) if alike else _NO_NET
+        return self._net(first, index) if alike else _NO_NET
 
-    def _found(self, links: Sequence[Link]) -> frozenset[Line]:
+    def _lines_of(self, links: Sequence[Link]) -> frozenset[Line]:
         return frozenset(line for link in links for line in self._lines.get(link, ()))
 
     def _back(self, box: int, repeat: int) -> frozenset[Line]:
         """The dashed lines from a box in a round of a repeat to the next round."""
         dashed = [line for line in self.scene.lines if line.returning and line.ends[1] == repeat]
         own = [line for line in dashed if line.ends[0] == box]
-        pieces = [line for line in dashed if line.ends[0] == repeat]  # in order: of those what follows where it joins
-        joined = (place for place, piece in enumerate(pieces) if piece.points[0] in {one.points[-1] for one in own})
+        pieces = [line for line in dashed if line.ends[0] == repeat]  # in order: it goes along those after its join
+        joined = (
+            index for index, piece in enumerate(pieces) if piece.points[0] in {joining.points[-1] for joining in own}
+        )
         return frozenset((*own, *pieces[next(joined, len(pieces)) :]))
 
     def _around(self, number: int) -> list[int]:
         """A frame and those around it, outwards; the page itself is -1."""
-        found, item = [number], self.scene.frames[number].item.parent
+        frames, item = [number], self.scene.frames[number].item.parent
         while item is not None:
-            found.append(self._number.get(item, -1))
+            frames.append(self._number.get(item, -1))
             item = item.parent
-        return found
+        return frames
 
 
 def _handing_on(come: _Stop, to: _Stop) -> int | None:
     """The outermost repeat of which two boxes are in different rounds."""
-    for one, other in zip(come.rounds, to.rounds, strict=False):
-        if one != other:
-            return one[0] if one[0] == other[0] else None
+    for from_round, to_round in zip(come.rounds, to.rounds, strict=False):
+        if from_round != to_round:
+            return from_round[0] if from_round[0] == to_round[0] else None
     return None

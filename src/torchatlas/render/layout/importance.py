@@ -9,7 +9,7 @@ from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.folding import has_iterations
 from torchatlas.render.layout.outline import Item, Outline
 
-# Each phase tells a quarter of what the one before it tells: what backward does follows from forward.
+# Each phase weighs a quarter of the one before it: what backward does follows from forward.
 _PHASES = {"forward": 1.0, "backward": 1 / 4, "other": 1 / 16, "optimizer": 1 / 16}
 
 
@@ -46,8 +46,8 @@ class Importance:
         return group.kind, group.hash, group.stop - group.start, self.phase(group), self.is_aside(group)
 
     def told(self, opened: frozenset[Item]) -> float:
-        """The number of boxes of equal share that tell as much as the closed boxes of a picture with these groups
-        open: e to the entropy of their shares."""
+        """How much a picture with these groups open shows, as a number of boxes of equal share: e to the entropy of the
+        shares of its closed boxes."""
         closed = (child for group in opened for child in self.outline.children(group) if child not in opened)
         return math.exp(-sum(share * math.log(share) for share in map(self.share, closed) if share))
 
@@ -56,19 +56,19 @@ class Importance:
         return self._lane(item).name
 
     def is_aside(self, item: Item) -> bool:
-        """Whether an item lies in an iteration of a training loop beside one that tells more of the program."""
+        """Whether an item lies in an iteration of a training loop that is not the one that shows most."""
         if item.parent is None or not self._has_lanes:
             return False
         if item not in self._asides:
-            found = self.is_aside(item.parent)
+            is_aside = self.is_aside(item.parent)
             if item.kind == "iteration" or has_iterations(item):
-                found = found or item is not max(self.outline.children(item.parent), key=self._weight)
-            self._asides[item] = found
+                is_aside = is_aside or item is not max(self.outline.children(item.parent), key=self._weight)
+            self._asides[item] = is_aside
         return self._asides[item]
 
     def _weight(self, item: Item) -> float:
-        """How much an iteration tells compared with others. Half of the first may be there only because the model
-        and the state of its optimizer are made in it."""
+        """How much an iteration shows compared with others. Half of the first may be there only because the model and
+        the state of its optimizer are made in it."""
         is_first = item.kind == "iteration" and self.outline.tree.iteration.item(item.group) == 0
         return self.share(item) / (2 if is_first and item.repeat == 1 else 1)
 

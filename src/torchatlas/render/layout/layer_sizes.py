@@ -1,6 +1,6 @@
 """What an op was called with -> the sizes of a layer as its box states them: 64→128, 3×3/2, depthwise.
 
-Each comes in several ways, the longest first. All say the same: a convolution without its groups is another one.
+Each comes in several wordings, the longest first. All say the same: a convolution without its groups is another one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LAYER = re.compile(r"_l([0-9]{1,9})(?:_reverse)?$")
 _STEPS = 4  # so many ops may make a weight of parameters: casts and norms are two or three
 
 Shape = tuple[int | str, ...]
-Ways = tuple[str, ...]  # to say one thing, the longest first
+Wordings = tuple[str, ...]  # texts that say the same, the longest first
 
 
 class LayerSizes:
@@ -43,7 +43,7 @@ class LayerSizes:
         self._named: dict[tuple[int, int], dict[str, Any]] = {}  # rows of operations and arguments -> these by name
         self._weights: dict[tuple[int, int], bool] = {}  # by values and how far back was looked
 
-    def ways(self, node: int, kind: OperationType, operation: str, of_layer: bool) -> Ways:
+    def wordings(self, node: int, kind: OperationType, operation: str, of_layer: bool) -> Wordings:
         """The input and output sizes of an op, in several lengths, if they are known. `of_layer`: the op is in a
         module."""
         if kind == OperationType.CONVOLUTION:
@@ -59,31 +59,31 @@ class LayerSizes:
             said = str(weight[0]) if len(weight) == 1 else ""
         return (said,) if said else ()
 
-    def of_block(self, nodes: list[int]) -> Ways:
-        """What ops in a row turn into what, if one of them is a layer and takes what the first takes and makes what the
-        last makes: a convolution with its norm, but no product of what a cat before it made, nor of two activations."""
+    def of_block(self, nodes: list[int]) -> Wordings:
+        """The sizes of the one layer among ops in a row, if it takes what the first op takes and makes what the last
+        makes: of a convolution with its norm, but of no product of what a cat before it made, or of two activations."""
         columns, operations = self.graph.columns, self.graph.tables.operations
         kinds = {node: operations[columns["node_operation"][node]].type for node in nodes}
         layers = [node for node, kind in kinds.items() if kind in (OperationType.CONVOLUTION, OperationType.MATMUL)]
         if len(layers) != 1 or not self._read(layers[0], True):
             return ()
-        found = self.ways(layers[0], kinds[layers[0]], plain(self._name_of(layers[0])), True)
-        into, _, out = "".join(found[:1]).partition(",")[0].partition("→")
+        wordings = self.wordings(layers[0], kinds[layers[0]], plain(self._name_of(layers[0])), True)
+        into, _, out = "".join(wordings[:1]).partition(",")[0].partition("→")
         if columns["node_phase"][layers[0]] == _BACKWARD:
             into, out = out, into
         taken = {str(size) for value in self._read(nodes[0], False) for size in self._shape(value)}
         made = {str(size) for shape in self._shapes("output", nodes[-1]) for size in shape}
-        return found if into in taken and out in made else ()
+        return wordings if into in taken and out in made else ()
 
     def _read(self, node: int, parameters: bool) -> list[int]:
         """The values that an op reads which are parameters, or are none."""
         columns = self.graph.columns
         read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
         read = read[read >= 0]
-        found: list[int] = read[(columns["value_role"][read] == _PARAMETER) == parameters].tolist()
-        return found
+        values: list[int] = read[(columns["value_role"][read] == _PARAMETER) == parameters].tolist()
+        return values
 
-    def _channels(self, node: int) -> Ways:
+    def _channels(self, node: int) -> Wordings:
         """The channels that a convolution takes and makes. The weight alone does not tell: of a grouped one it holds
         the channels of one group, and of a transposed one it is transposed."""
         named, values = self.called(node)
@@ -93,7 +93,7 @@ class LayerSizes:
         read = shapes.get("input") or shapes.get("self") or (taken[0] if taken else ())
         written = shapes.get("grad_output") or (made[0] if made else ())
         spatial = len(weight) - 2
-        # Those of conv_tbc, of which only old programs have any, lie in another order.
+        # The sizes of conv_tbc, which only old programs call, come in another order.
         if spatial < 1 or min(len(read), len(written)) <= spatial or "tbc" in self._name_of(node):
             return ()
         into, out, groups = read[-1 - spatial], written[-1 - spatial], named.get("groups")
@@ -132,8 +132,8 @@ class LayerSizes:
     def _number_of_layer(self, node: int) -> str:
         """The number of the layer that an op belongs to, from the names that torch gives its parameters: bias_hh_l0."""
         rows = (int(self.graph.columns["value_parameter"][value]) for value in self._read(node, True))
-        found = (_LAYER.search(self.graph.tables.names[row]) for row in rows if row >= 0)
-        return next((f"layer {one[1]}" for one in found if one), "")
+        matches = (_LAYER.search(self.graph.tables.names[row]) for row in rows if row >= 0)
+        return next((f"layer {match[1]}" for match in matches if match), "")
 
     def _weight(self, node: int) -> Shape:
         """The shape of the weight that an op reads, as the layer has it: PReLU hands on a view."""
@@ -153,7 +153,7 @@ class LayerSizes:
 
     def _features(self, node: int, operation: str, of_layer: bool) -> str:
         """The last sizes of what a product with a weight takes and makes: one of two activations is no layer, and those
-        of backward sum over the batch. A layer says in backward too what it turns into what in forward."""
+        of backward sum over the batch. In backward, too, a layer is written with its sizes in forward."""
         first, second = self._operands(node, operation)
         if min(first, second) < 0 or not self._is_weight(second):
             # A vector is the second of mv; and a weight times what it turns has the features in its rows.
@@ -187,7 +187,7 @@ class LayerSizes:
             known = int(columns["value_role"][value]) in _OWN
             if not known and node >= 0 and steps:
                 read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]].tolist()
-                known = bool(read) and all(one < 0 or self._is_weight(one, steps - 1) for one in read)
+                known = bool(read) and all(other < 0 or self._is_weight(other, steps - 1) for other in read)
             self._weights[value, steps] = known
         return known
 
@@ -224,7 +224,7 @@ class LayerSizes:
         return name
 
 
-def _with_details(said: str, spatial: int, into: int | str, stride: Any, dilation: Any, groups: Any) -> Ways:
+def _with_details(said: str, spatial: int, into: int | str, stride: Any, dilation: Any, groups: Any) -> Wordings:
     """Channels and kernel of a convolution, and its unusual settings, in long and short words."""
     long = short = said
     if step := _other_than_one(stride):

@@ -68,12 +68,12 @@ class Layering:
 def layer(problem: Problem, known: Ranks | None = None, *, spans: bool = True) -> Layering:
     """Rank, order and place the boxes of a problem from left to right. `known` are its ranks, if they were computed
     before."""
-    found = _Layerer(problem, spans, known)
-    found.order_rows()
-    layering = found.layering
-    if layering.parts and found.spans_are_crossed():  # nothing may run through a box
+    layerer = _Layerer(problem, spans, known)
+    layerer.order_rows()
+    layering = layerer.layering
+    if layering.parts and layerer.spans_are_crossed():  # nothing may run through a box
         return layer(problem, known, spans=False)
-    layering.x = _Placer(layering, found.up, found.down).place()
+    layering.x = _Placer(layering, layerer.up, layerer.down).place()
     return layering
 
 
@@ -139,9 +139,9 @@ class _Layerer:
         self.fraction: dict[tuple[int, int], float] = {}
         owner = self.layering.owner
         for a, b, net in self.layering.segments:
-            wide_a, wide_b = width[a], width[b]
-            self.fraction[a, b] = problem.leaves.get((owner.get(a, a), net), wide_a / 2) / wide_a if wide_a else 0.5
-            self.fraction[b, a] = problem.enters.get((b, net), wide_b / 2) / wide_b if wide_b else 0.5
+            width_a, width_b = width[a], width[b]
+            self.fraction[a, b] = problem.leaves.get((owner.get(a, a), net), width_a / 2) / width_a if width_a else 0.5
+            self.fraction[b, a] = problem.enters.get((b, net), width_b / 2) / width_b if width_b else 0.5
         for a, b in self.layering.parts:
             self.fraction[a, b] = self.fraction[b, a] = 0.5
 
@@ -246,7 +246,7 @@ class _Layerer:
         """Improve the first order; while lines cross, also a few random ones, for the result depends on the start."""
         layering = self.layering
         best = self._improve()
-        kept = [list(row) for row in layering.rows]
+        best_rows = [list(row) for row in layering.rows]
         starts = next((starts for most, starts in _STARTS if len(layering.segments) <= most), 0)
         for start in range(starts):
             if not best:
@@ -257,8 +257,8 @@ class _Layerer:
             self._index()
             total = self._improve()
             if total < best:
-                best, kept = total, [list(row) for row in layering.rows]
-        layering.rows, layering.crossings = kept, best
+                best, best_rows = total, [list(row) for row in layering.rows]
+        layering.rows, layering.crossings = best_rows, best
         self._index()
 
     def _improve(self) -> int:
@@ -267,7 +267,7 @@ class _Layerer:
         layering = self.layering
         layering.work += len(layering.segments)
         best = sum(map(self._crossings, layering.rows[:-1]))
-        kept = [list(row) for row in layering.rows]
+        best_rows = [list(row) for row in layering.rows]
         large = len(layering.segments) > _LARGE
         for sweep in range(_SWEEPS // 2 if large else _SWEEPS):
             if not best:
@@ -279,8 +279,8 @@ class _Layerer:
             self._exchange(_EXCHANGES_OF_LARGE if large else _EXCHANGES)
             total = sum(map(self._crossings, layering.rows[:-1]))
             if total < best:
-                best, kept = total, [list(row) for row in layering.rows]
-        layering.rows = kept
+                best, best_rows = total, [list(row) for row in layering.rows]
+        layering.rows = best_rows
         return best
 
     def _sort_row(self, row: list[int], near: list[list[int]]) -> None:

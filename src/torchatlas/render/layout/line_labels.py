@@ -32,7 +32,7 @@ class Wish:
 
     net: int
     text: str
-    lines: list[tuple[tuple[Point, ...], float, float]]  # and how far to each side of each
+    lines: list[tuple[tuple[Point, ...], float, float]]  # the points of each, and from where to where its label may lie
     others: list[tuple[Point, ...]]  # lines of the net that have other shapes
 
 
@@ -49,12 +49,12 @@ def place_labels(scene: Scene, beside: float) -> None:
     page = (0.0, scene.height) if scene.sideways else (-beside, scene.width + beside)
     find = _spots_above if scene.sideways else _spots
     for wish in scene.wishes:
-        wide = text_width(wish.text, STYLE.small_text)
+        width = text_width(wish.text, STYLE.small_text)
         spot = next(
             (
                 spot
                 for points, low, high in wish.lines
-                for spot in find(points, wide, (max(low, page[0]), min(high, page[1])), wish.others)
+                for spot in find(points, width, (max(low, page[0]), min(high, page[1])), wish.others)
                 if not _hits(spot, solid, STYLE.label_to_box)
                 and not _hits(spot, placed, STYLE.label_to_label)
                 and not _hits_line(spot, pieces, scene.sideways)
@@ -79,38 +79,38 @@ def _solid(frame: Frame) -> list[Area]:
 
 
 def _spots(
-    points: tuple[Point, ...], wide: float, room: tuple[float, float], others: list[tuple[Point, ...]]
+    points: tuple[Point, ...], width: float, room: tuple[float, float], others: list[tuple[Point, ...]]
 ) -> list[Area]:
     """Where a text fits beside the upright pieces of a line that no line with another text shares."""
-    found = []
+    spots = []
     for (ax, ay), (bx, by) in itertools.pairwise(points):
         if abs(ax - bx) > STYLE.one_place:
             continue
         ay = _parting(ax, ay, by, others)
         if by - ay < STYLE.label_height + STYLE.label_shift + 1:
             continue
-        for left in (ax + STYLE.label_gap, ax - STYLE.label_gap - wide):
-            if room[0] <= left and left + wide <= room[1]:
-                found.append((left, ay + STYLE.label_shift, left + wide, ay + STYLE.label_shift + STYLE.label_height))
-    return found
+        for left in (ax + STYLE.label_gap, ax - STYLE.label_gap - width):
+            if room[0] <= left and left + width <= room[1]:
+                spots.append((left, ay + STYLE.label_shift, left + width, ay + STYLE.label_shift + STYLE.label_height))
+    return spots
 
 
 def _spots_above(
-    points: tuple[Point, ...], wide: float, room: tuple[float, float], others: list[tuple[Point, ...]]
+    points: tuple[Point, ...], width: float, room: tuple[float, float], others: list[tuple[Point, ...]]
 ) -> list[Area]:
     """Where a text fits above or below the level pieces of a line that no line with another text shares."""
-    found = []
+    spots = []
     others = [tuple((y, x) for x, y in points) for points in others]
     for (ax, ay), (bx, by) in itertools.pairwise(points):
         if abs(ay - by) > STYLE.one_place or (bx < ax and others):
             continue
         left, right = (bx + STYLE.line_corner, ax) if bx < ax else (_parting(ay, ax, bx, others), bx)
-        if right - left < wide + STYLE.label_ends - 2:
+        if right - left < width + STYLE.label_ends - 2:
             continue
         for top in (ay - STYLE.label_shift - STYLE.label_height, ay + STYLE.label_shift):
             if room[0] <= top and top + STYLE.label_height <= room[1]:
-                found.append((left + 4, top, left + 4 + wide, top + STYLE.label_height))
-    return found
+                spots.append((left + 4, top, left + 4 + width, top + STYLE.label_height))
+    return spots
 
 
 def _parting(x: float, top: float, bottom: float, others: list[tuple[Point, ...]]) -> float:

@@ -23,7 +23,7 @@ _COMFORTABLE_TYPE = 9.0  # and on paper, which is held nearer to the eye
 _WRAP_PRICE = 72.0  # pixels of height that must be saved by one more column, where height counts
 LARGEST = 24.0  # pixels
 _LATER = {"backward": 2, "other": 4, "optimizer": 4}  # levels by which a phase is opened later than forward
-_ASIDE = 8  # and by which iterations are that tell less than another: later than all that most models have
+_ASIDE = 8  # and by which iterations are that show less than another: later than all that most models have
 _HEIGHTS = 16  # heights that are tried between powers of two, so that a larger page tries those of a smaller one
 _TOO_WIDE = 1.125  # a lower layout is wider, give or take an eighth
 # What a closed box takes at least, with the gaps around it.
@@ -40,7 +40,7 @@ class Fit:
 
     @property
     def smallest_text(self) -> float:
-        """In pixels."""
+        """The size of the smallest text, in pixels."""
         return STYLE.small_text * self.scale
 
 
@@ -132,7 +132,8 @@ class Opener:
         return self._maker.work
 
     def _quality(self, fit: Fit) -> tuple[bool, int, float, float]:
-        """What can be read, in large enough text, with few columns and then in larger text."""
+        """Sort key of layouts: those that can be read, then larger text up to a comfortable size, then fewer columns,
+        then larger text. Where height counts, a lower layout comes before larger text."""
         readable, wraps = fit.scale >= self.least, fit.box.wraps
         if self.saves_height:
             height = (fit.box.width if self.sideways else fit.box.height) * fit.scale + _WRAP_PRICE * wraps
@@ -140,15 +141,15 @@ class Opener:
         return readable, int(min(fit.smallest_text, _COMFORTABLE)), -wraps, fit.scale
 
     def _fits(self, opened: frozenset[Item], least: float) -> bool:
-        """Whether there is a layout of so many open groups that is drawn at a scale of at least `least`."""
+        """Whether a layout with these groups open can be drawn at a scale of at least `least`."""
         boxes = sum(self.importance.count(group) - 1 for group in opened)
         if boxes * _SMALLEST_AREA * self.least**2 > self.width * self.height:
             return False
         return any(fit.scale >= least for fit in self._layouts(opened))
 
     def _layouts(self, opened: frozenset[Item], octaves: int = 1) -> Iterator[Fit]:
-        """Layouts of so many open groups, from the highest that the page holds to those that are too wide, or lower by
-        so many powers of two."""
+        """Layouts with these groups open, from the highest that the page holds down to those that are too wide, or
+        lower by `octaves` powers of two."""
         highest = math.ceil(_HEIGHTS * math.log2(max(self.height / self.least, 1.0)))
         for share in (Share.GUESSED, Share.WHOLE):
             best, lowest, is_cramped = self.least, math.inf, False

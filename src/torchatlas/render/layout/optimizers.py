@@ -31,15 +31,15 @@ def items_of_step(tree: Tree, step: Item, leaves: list[Item]) -> list[Item]:
     """The ops of a step as one item for each parameter group; of the only group its items."""
     group_of = _group_of_parameter(tree, step)
     parameters, groups = _parameters(tree, step, group_of)
-    found: list[Item] = []
+    items: list[Item] = []
     cuts = np.flatnonzero(np.diff(groups)) + 1
     for part in np.split(np.arange(len(leaves)), cuts):
         first, last = int(part[0]), int(part[-1]) + 1
         rounds = _rounds(tree, leaves[first:last], parameters[first:last])
         if len(cuts) and groups[first] >= 0:
             rounds = [_gathered("group", rounds, f"group {int(groups[first]):,}")]
-        found += rounds
-    return found
+        items += rounds
+    return items
 
 
 def parameter_count(tree: Tree, item: Item) -> int:
@@ -103,8 +103,8 @@ def _spread(tree: Tree, step: Item, parameters: Array, groups: Array, *, to_read
         others = others[(others >= 0) & (others < len(parameters))]
         others = others[parameters[others] != _NONE]
         if len(others):
-            found = np.unique(parameters[others])
-            parameters[at] = found[0] if len(found) == 1 else _MANY
+            candidates = np.unique(parameters[others])
+            parameters[at] = candidates[0] if len(candidates) == 1 else _MANY
             groups[at] = groups[others].max()
 
 
@@ -131,33 +131,33 @@ def _rounds(tree: Tree, leaves: list[Item], parameters: Array) -> list[Item]:
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     single = parameters[[item.start - leaves[0].start for item in rounds]] < 0
     numbered = np.where(single, -1 - np.arange(len(rounds)), [numbers[key] for key in keys])
-    found = folding.side_by_side_folded(tree, rounds, numbered)
-    while apart := [item for item in found if item.repeat > 1 and not _read_by_same(tree, item, found)]:
-        found = [one for item in found for one in (_unfolded(item, rounds) if item is apart[0] else [item])]
-    return found
+    folded = folding.side_by_side_folded(tree, rounds, numbered)
+    while apart := [item for item in folded if item.repeat > 1 and not _read_by_same(tree, item, folded)]:
+        folded = [piece for item in folded for piece in (_unfolded(item, rounds) if item is apart[0] else [item])]
+    return folded
 
 
 def _read_by_same(tree: Tree, repeat: Item, items: list[Item]) -> bool:
     """Whether the same items read every round; others may read the last one as well.
 
-    Folding takes it for the same if each round has a reader of its own. It is not, if these are boxes of their own.
+    Folding also accepts rounds that each have a reader of their own: here such readers are separate boxes.
     """
     size = repeat.stop - repeat.start
-    reads = tree.by_source[tree.first_read[repeat.start] : tree.first_read[repeat.end]]
-    source, target = tree.source[reads], tree.target[reads]
+    edges = tree.by_source[tree.first_read[repeat.start] : tree.first_read[repeat.end]]
+    source, target = tree.source[edges], tree.target[edges]
     inside = (target >= repeat.end) & (target < items[-1].end)
-    source, target, output = source[inside] - repeat.start, target[inside], tree.output[reads][inside]
+    source, target, output = source[inside] - repeat.start, target[inside], tree.output[edges][inside]
     reader = np.searchsorted([item.start for item in items], target, side="right")
     rows: list[set[tuple[int, int, int]]] = [set() for _ in range(repeat.repeat)]
-    for at, number, one in zip(source.tolist(), output.tolist(), reader.tolist(), strict=True):
-        rows[at // size].add((at % size, number, one))
+    for at, number, reading_item in zip(source.tolist(), output.tolist(), reader.tolist(), strict=True):
+        rows[at // size].add((at % size, number, reading_item))
     return all(row == rows[0] for row in rows[:-1]) and rows[0] <= rows[-1]
 
 
 def _unfolded(repeat: Item, rounds: list[Item]) -> list[Item]:
     start, end = repeat.start, repeat.end
     repeat.repeat, repeat.alike_only = 1, False  # it may be the first of its own rounds
-    return [one for one in rounds if start <= one.start < end]
+    return [item for item in rounds if start <= item.start < end]
 
 
 def _gathered(kind: str, parts: list[Item], name: str = "") -> Item:

@@ -26,7 +26,7 @@ MOST_CHILDREN = 120  # more than this in one group: cut into segments
 _SEGMENTS = 24
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
 _RUN, _SHORT_RUN = 5, 2  # so many small ops in a row between modules are drawn as one closed box
-HEAVY = frozenset(  # what says most of the ops around it, and is gathered into no box but in an architecture
+HEAVY = frozenset(  # ops that characterize those around them: gathered into a box only where just modules are shown
     {
         OperationType.CONVOLUTION,
         OperationType.MATMUL,
@@ -57,7 +57,7 @@ class Item:
     alike_only: bool = False  # the repeats differ in sizes
     depth: int = 0
     parent: Item | None = field(default=None, repr=False)
-    # Of what is not a group of the tree; else made when asked for.
+    # Known from the start for what is no group of the tree; else made when first asked for.
     parts: list[Item] | None = field(default=None, repr=False)
 
     @property
@@ -229,23 +229,23 @@ class Outline:
             parts += self._with_idle_gathered(self._connected(run)) if is_small else [[item] for item in run]
         if sum(len(part) > 1 for part in parts) > 2:  # else there are no rounds
             parts = _cut_at_rounds(parts, repeat_keys.keys_but_for_numbers(self.tree, items).tolist())
-        found: list[Item] = []
+        arranged: list[Item] = []
         for part in parts:
-            found += self._closed(part)
-        return found
+            arranged += self._closed(part)
+        return arranged
 
     def _closed(self, part: list[Item]) -> list[Item]:
         """Gather small ops that depend on each other into one closed box. Rounds of a loop among them become a
         repeat instead: a loop says more than that there are ops."""
         if len(part) < self.shortest_run:
             return part
-        found: list[Item] = []
+        closed: list[Item] = []
         for is_loop, run in itertools.groupby(folding.folded(self.tree, part), lambda item: item.kind == "loop"):
             items = list(run)
             if not is_loop and items[-1].end - items[0].start >= self.shortest_run:
                 items = [gathered("functional", self._leaves(items))]
-            found += items
-        return found
+            closed += items
+        return closed
 
     def _leaves(self, items: list[Item]) -> list[Item]:
         """The single ops in some items, or in repeats of ops."""
@@ -253,16 +253,16 @@ class Outline:
 
     def _with_idle_gathered(self, parts: list[list[Item]]) -> list[list[Item]]:
         """Join ops in a row without lines to or from them, such as those that set parameters, into one part."""
-        found: list[list[Item]] = []
+        joined: list[list[Item]] = []
         was_idle = False
         for part in parts:
             is_idle = all(map(self._is_idle, part))
             if is_idle and was_idle:
-                found[-1] = [*found[-1], *part]
+                joined[-1] = [*joined[-1], *part]
             else:
-                found.append(part)
+                joined.append(part)
             was_idle = is_idle
-        return found
+        return joined
 
     def _is_idle(self, item: Item) -> bool:
         """Whether no line leads to an item or from it."""
@@ -286,20 +286,20 @@ class Outline:
     def _connected(self, run: list[Item]) -> list[list[Item]]:
         """Split ops in a row wherever nothing later reads anything earlier: in one box they would seem to depend on
         each other."""
-        found: list[list[Item]] = []
+        groups: list[list[Item]] = []
         start, stop = run[0].start, run[-1].stop
-        first = list(range(start, stop))  # the earliest that what comes from here on reads
+        first = list(range(start, stop))  # per leaf the earliest that it, or a later one, reads
         edges = slice(self.tree.first_edge[start], self.tree.first_edge[stop])
         for source, target in zip(self.tree.source[edges].tolist(), self.tree.target[edges].tolist(), strict=True):
             if start <= source < first[target - start]:
                 first[target - start] = source
-        for place in range(len(first) - 2, -1, -1):
-            first[place] = min(first[place], first[place + 1])
+        for at in range(len(first) - 2, -1, -1):
+            first[at] = min(first[at], first[at + 1])
         for leaf, earliest in zip(run, first, strict=True):
-            if not found or earliest >= leaf.start:
-                found.append([])
-            found[-1].append(leaf)
-        return found
+            if not groups or earliest >= leaf.start:
+                groups.append([])
+            groups[-1].append(leaf)
+        return groups
 
     def _stands_alone(self, item: Item) -> bool:
         if self.is_marker(item):
@@ -323,30 +323,31 @@ class Outline:
         return True
 
     def _cut(self, items: list[Item]) -> list[Item]:
-        """Far too many items for one picture and no modules to lean on: segments, between what is given and returned.
+        """Cut more items than one picture can show into segments, between the inputs and outputs.
 
         Inputs and outputs stay themselves; if there are too many of them, they are in segments of their own; only a
         page that has no room for that many mixes them with ops.
         """
         crossing = self._crossings(items).tolist()
         runs = [
-            (one, list(run)) for one, run in itertools.groupby(range(len(items)), lambda k: self.is_marker(items[k]))
+            (is_marker, list(run))
+            for is_marker, run in itertools.groupby(range(len(items)), lambda k: self.is_marker(items[k]))
         ]
-        markers = sum(len(run) for one, run in runs if one)
-        others = sum(not one for one, _ in runs)
+        markers = sum(len(run) for is_marker, run in runs if is_marker)
+        others = sum(not is_marker for is_marker, _ in runs)
         most = min(_SEGMENTS, self.most_children)
         are_shown = markers + others <= self.most_children
         if not are_shown and len(runs) > self.most_children:
             return self._segments(items, crossing, most)
         share = max(most - markers, 1) / (len(items) - markers) if are_shown else most / len(items)
-        found: list[Item] = []
+        segments: list[Item] = []
         for is_marker, run in runs:
             part = items[run[0] : run[-1] + 1]
             if is_marker and are_shown:
-                found += part
+                segments += part
             else:
-                found += self._segments(part, crossing[run[0] : run[-1] + 1], max(int(share * len(part)), 1))
-        return found
+                segments += self._segments(part, crossing[run[0] : run[-1] + 1], max(int(share * len(part)), 1))
+        return segments
 
     def _segments(self, items: list[Item], crossing: list[int], count: int) -> list[Item]:
         """Cut items into about `count` segments, where few tensors cross."""
@@ -357,18 +358,18 @@ class Outline:
             at = min(window, key=lambda k: (crossing[k], abs(k - at - size)), default=at + size)
             cuts.append(at)
         cuts.append(len(items))
-        found = []
+        segments = []
         again = min(_SEGMENTS, self.most_children)
         for first, last in itertools.pairwise(cuts):
             part = items[first:last]
             if len(part) == 1:
-                found += part
+                segments += part
                 continue
             segment = gathered("segment", part)
             if max(self.most_children // 2, 1) < len(part) and (len(part) < len(items) or count < again):
                 segment.parts = self._segments(part, crossing[first:last], again)
-            found.append(segment)
-        return found
+            segments.append(segment)
+        return segments
 
     def _crossings(self, items: list[Item]) -> Array:
         """How many tensors cross the place before each item; one with many readers crosses once."""
@@ -382,8 +383,8 @@ class Outline:
         target = np.searchsorted(starts, tree.target[edges][last], side="right") - 1
         change = np.bincount(source.clip(0) + 1, minlength=len(items) + 2)
         change[: len(items) + 2] -= np.bincount(target + 1, minlength=len(items) + 2)[: len(items) + 2]
-        found: Array = np.cumsum(change)
-        return found
+        crossings: Array = np.cumsum(change)
+        return crossings
 
     # -- lines ---------------------------------------------------------------------------------------------------
 
@@ -429,11 +430,13 @@ _OP = KINDS.index(NodeKind.OP)
 
 
 def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[Item]]:
-    """Ops before a loop may run into those of its first round, ops after it into those of its last, and the end of each
-    round into the beginning of the next: as one box they would make some round differ from the others.
+    """Cut runs of small ops where rounds of a loop begin and end. `keys` has a key for every item, in order.
 
-    Cut them where both halves stand by themselves elsewhere, or where at least two other rounds begin or end; what
-    comes as often as rounds do is a part of them as it is. By a key for every item, in order."""
+    Ops before a loop may run into those of its first round, ops after it into those of its last, and the end of each
+    round into the beginning of the next: as one box they would make some round differ from the others. They are cut
+    where both halves stand by themselves elsewhere, or where at least two other rounds begin or end. What comes as
+    often as rounds do is a part of them as it is.
+    """
     following_key = iter(keys)
     hashes = [tuple(next(following_key) for _ in part) for part in parts]
     times = Counter(hashes)
@@ -444,7 +447,7 @@ def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[It
     starts = Counter(zip(hashes, after, strict=True))
     stops = Counter(zip(before, hashes, strict=True))
     lengths = sorted({len(part) for part, count in times.items() if count > 1 and len(part) > 1}, reverse=True)
-    found: list[list[Item]] = []
+    cut_parts: list[list[Item]] = []
     for part, own, last, following in zip(parts, hashes, before, after, strict=True):
         cut = next(
             (at for at in range(1, len(own)) if (last, own[:at]) in stops and (own[at:], following) in starts), 0
@@ -454,8 +457,8 @@ def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[It
             tail = next((length for length in shorter if starts[own[-length:], following] > 1), 0)
             head = next((length for length in shorter if stops[last, own[:length]] > 1), 0)
             cut = len(own) - tail if tail else head
-        found += [part[:cut], part[cut:]] if cut else [part]
-    return found
+        cut_parts += [part[:cut], part[cut:]] if cut else [part]
+    return cut_parts
 
 
 def gathered(kind: str, items: list[Item]) -> Item:

@@ -101,29 +101,29 @@ class _Strip:
         if self._longest <= height and self.whole.height <= height:  # else it need not be solved to know
             return self.whole
         cuts = self._cuts(self._cutter, height, min(_MOST_COLUMNS, self._levels))
-        found = self._placed(cuts, height)
+        placed = self._placed(cuts, height)
         if any(all(self._is_end[a:b]) for a, b in itertools.pairwise(cuts)):
-            room = max(height, found.height) + self._spare
-            cuts = self._cuts(self._careful_cutter, room, found.columns)
+            room = max(height, placed.height) + self._spare
+            cuts = self._cuts(self._careful_cutter, room, placed.columns)
             if cuts and self._placed(cuts, room).height <= room:
                 return self._placed(cuts, room)
-        return found
+        return placed
 
     def _cuts(self, cutter: _Cutter, height: float, most: int) -> tuple[int, ...]:
         """The cuts into the fewest columns within a height; the last that were tried if all are higher; () if none
         exist."""
         sums = cutter.sums
         fewest = min(max(2, math.ceil(sums[-1] / (height * _TOLERANCE))), most) if height > 0 else most
-        found: tuple[int, ...] = ()
+        best: tuple[int, ...] = ()
         for count in range(fewest, most + 1):
             cuts = cutter.cuts(count)
             highest = max([sums[b] - sums[a] for a, b in itertools.pairwise(cuts)], default=math.inf)
             if not cuts or (highest > height * _TOLERANCE and count < most):
                 continue
-            found = cuts
+            best = cuts
             if self._placed(cuts, height).height <= height or self.solver.work > _MOST_WORK:
                 break
-        return found
+        return best
 
     def _placed(self, cuts: tuple[int, ...], height: float) -> Placed:
         """Cut a problem. Boxes such as inputs go into the column that first reads them, unless that makes it too
@@ -134,11 +134,11 @@ class _Strip:
                 column[box] = bisect_right(cuts, self._row[box]) - 1
             self._sorted[cuts] = column, self._moved(column)
         column, moved = self._sorted[cuts]
-        found = self._columns(moved)
-        if moved == column or found.height <= height + (0.0 if self.ports else STYLE.highest_closed + STYLE.rank_gap):
-            return found
+        placed = self._columns(moved)
+        if moved == column or placed.height <= height + (0.0 if self.ports else STYLE.highest_closed + STYLE.rank_gap):
+            return placed
         plain = self._columns(column)
-        return plain if plain.height <= height else found
+        return plain if plain.height <= height else placed
 
     def _columns(self, column: list[int]) -> Placed:
         key = tuple(column)
@@ -156,9 +156,9 @@ class _Strip:
         return placed
 
     def _moved(self, column: list[int]) -> list[int]:
-        """The columns with every box that hangs in the first that reads it: else its line would go down, and up again.
+        """The columns, with every hanging box moved to the first one that reads it: else its line would go down and up.
 
-        Not if nothing else was left in a column.
+        Unchanged if that would leave a column empty.
         """
         moved = list(column)
         for box, readers in self._hanging:
@@ -167,8 +167,8 @@ class _Strip:
 
     @cached_property
     def _hanging(self) -> list[tuple[int, list[int]]]:
-        """Closed boxes beside the longest way that nothing made on it enters, such as an input and what it alone feeds;
-        with what reads each. The last come first."""
+        """Closed boxes beside the longest path that read nothing from it, such as an input and what it alone feeds;
+        each with its readers. The last come first."""
         if self._chain:
             return []
         after: dict[int, list[int]] = {box: [] for box in self.boxes}
@@ -188,8 +188,10 @@ class _Strip:
         hangs: dict[int, list[int]] = {}
         for box in order:
             is_small = bool(after[box]) and self._is_closed(box)
-            given = (other in self.ports or (other in hangs and set(after[other]) == {box}) for other in before[box])
-            if is_small and lowest[box] > highest[box] and all(given):
+            inputs_hang = (
+                other in self.ports or (other in hangs and set(after[other]) == {box}) for other in before[box]
+            )
+            if is_small and lowest[box] > highest[box] and all(inputs_hang):
                 hangs[box] = after[box]
         return list(hangs.items())[::-1]
 
@@ -276,15 +278,15 @@ class _Strip:
         Alone in a column such a box is far from what it belongs to: its line goes down, up again and over.
         """
         into, out = {v for _, v, _ in self.problem.edges}, {u for u, _, _ in self.problem.edges}
-        found = [True] * self._levels
+        is_end = [True] * self._levels
         for box, row in self._row.items():
-            found[row] &= self._is_closed(box) and (box not in into or box not in out)
-        return found
+            is_end[row] &= self._is_closed(box) and (box not in into or box not in out)
+        return is_end
 
     @cached_property
     def _spare(self) -> float:
-        """By how much a page may become higher for an input to stay above what reads it: what is inside was laid out
-        for the whole height. Whoever asks can ask for a lower one; a group must keep to its height."""
+        """By how much a page may become higher so that an input stays above what reads it: what is inside was laid out
+        for the whole height, and the caller can ask for a lower page. A group must keep to its height."""
         ends = [tall for tall, is_end in zip(self._tall, self._is_end, strict=True) if is_end]
         return 0.0 if self.ports else max(ends, default=0.0)
 
@@ -292,15 +294,15 @@ class _Strip:
 class _Cutter:
     """Where to cut rows into so many columns: the highest column plus the price of the cuts is least.
 
-    No column holds only rows that may not be `alone`.
+    No column holds only rows that are `never_alone`.
     """
 
-    def __init__(self, tall: list[float], crossing: list[int], alone: list[bool]) -> None:
+    def __init__(self, tall: list[float], crossing: list[int], never_alone: list[bool]) -> None:
         self.rows = len(tall)
         self.sums = list(itertools.accumulate(tall, initial=0.0))
         self.price = [0.0, *(_CUT_PRICE * (many - 1) for many in crossing[:-1]), 0.0]  # of a cut before each row
-        # So many rows before each, without a gap, that may not be alone: a column that ends there has one more.
-        self.alone = list(itertools.accumulate(alone, lambda many, one: (many + 1) * one, initial=0))
+        # How many rows right before each are never alone: a column that ends there has at least one more.
+        self.never_alone = list(itertools.accumulate(never_alone, lambda many, is_one: (many + 1) * is_one, initial=0))
         self.best = [[0.0] + [math.inf] * self.rows]  # columns -> rows -> what the first rows cost in so many
         self.back: list[list[int]] = [[0] * (self.rows + 1)]
         self.known: dict[int, tuple[int, ...]] = {}
@@ -321,7 +323,7 @@ class _Cutter:
         here, came = [math.inf] * (self.rows + 1), [0] * (self.rows + 1)
         for j in range(k, self.rows + 1):
             end, best, at = sums[j], math.inf, 0
-            for i in range(j - 1 - self.alone[j], k - 2, -1):
+            for i in range(j - 1 - self.never_alone[j], k - 2, -1):
                 last = end - sums[i]
                 if last > best:  # and it only grows
                     break

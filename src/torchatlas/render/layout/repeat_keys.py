@@ -23,30 +23,30 @@ _FILLING = frozenset({"full_like", "new_full", "fill", "fill_", "masked_fill", "
 _IS_HELD = np.array([role in (Role.PARAMETER, Role.BUFFER) for role in ROLES])  # by the row of a role
 
 
-def exact_key(item: Item, place: int) -> int:
+def exact_key(item: Item, index: int) -> int:
     """Equal for equal items. A repeat may be part of a round if its own rounds are equal."""
     if item.repeat > 1 and item.alike_only:
-        return -1 - place
+        return -1 - index
     return (item.hash + (item.repeat - 1) * 1_000_003) % (1 << 62)
 
 
 def kind_keys(tree: Tree, items: list[Item], *, exactly: bool = True) -> Array:
-    """Equal for items that differ in sizes and numbers only; of ops gathered into one only if they do not, unless that
-    need not be exact. What the program is given and returns is never equal."""
+    """Equal for items that differ in sizes and numbers only. Gathered ops must not differ in these either, unless
+    `exactly` is False. Inputs and outputs of the program are never equal."""
     columns = tree.graph.columns
     leaf = tree.node[[item.start for item in items]]
     is_op = columns["node_kind"][leaf] == KINDS.index(NodeKind.OP)
     numbers: dict[Hashable, int] = {}
-    found = []
-    for place, (item, operation) in enumerate(zip(items, columns["node_operation"][leaf].tolist(), strict=True)):
-        key: Hashable = place
-        if item.repeat == 1 and item.kind not in ("lane", "iteration") and is_op[place]:
+    keys = []
+    for index, (item, operation) in enumerate(zip(items, columns["node_operation"][leaf].tolist(), strict=True)):
+        key: Hashable = index
+        if item.repeat == 1 and item.kind not in ("lane", "iteration") and is_op[index]:
             inside = operation if item.group < 0 else int(tree.alike[item.group])
             key = (item.kind, item.type, item.end - item.start, inside)
             if item.parts is not None and item.group < 0 and exactly:
                 key = (*key, item.hash)
-        found.append(numbers.setdefault(key, len(numbers)))
-    return np.array(found, np.int64)
+        keys.append(numbers.setdefault(key, len(numbers)))
+    return np.array(keys, np.int64)
 
 
 def module_kind_keys(tree: Tree, items: list[Item]) -> Array:
@@ -87,12 +87,12 @@ def keys_but_for_numbers(tree: Tree, items: list[Item]) -> Array:
         shape = np.array([shapes.setdefault(cell, len(shapes)) for cell in cells], np.int64)
         parts += [(each, taken), (first, shape[which])]
     numbers: dict[Hashable, int] = {}
-    found = []
+    keys = []
     for item, kind in zip(items, kinds.tolist(), strict=True):
-        one, last = item.start - begin, item.stop - begin
-        key = (kind, *(cells[at[one] : at[last]].tobytes() for at, cells in parts))
-        found.append(numbers.setdefault(key, len(numbers)))
-    return np.array(found, np.int64)
+        start, stop = item.start - begin, item.stop - begin
+        key = (kind, *(cells[at[start] : at[stop]].tobytes() for at, cells in parts))
+        keys.append(numbers.setdefault(key, len(numbers)))
+    return np.array(keys, np.int64)
 
 
 def _but_for_first(shape: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
@@ -109,14 +109,14 @@ def iteration_keys(tree: Tree, items: list[Item]) -> Array:
     """Equal for iterations with the same ops, wired alike, in calls of the same modules; for nothing else."""
     module = np.append(tree.graph.columns["call_module"], -1)[tree.call]
     numbers: dict[Hashable, int] = {}
-    found = []
-    for place, item in enumerate(items):
-        key: Hashable = place
+    keys = []
+    for index, item in enumerate(items):
+        key: Hashable = index
         if item.kind == "iteration" and item.repeat == 1:
             first, last = np.searchsorted(tree.start, [item.start, item.stop])
             inside = slice(max(item.group + 1, int(first)), int(last))
             lanes = np.where(tree.lane[inside] >= 0, tree.lane[inside] % len(LANES), -1)
             lengths = tree.stop[inside] - tree.start[inside]
             key = (int(tree.alike[item.group]), module[inside].tobytes(), lanes.tobytes(), lengths.tobytes())
-        found.append(numbers.setdefault(key, len(numbers)))
-    return np.array(found, np.int64)
+        keys.append(numbers.setdefault(key, len(numbers)))
+    return np.array(keys, np.int64)

@@ -14,17 +14,13 @@ round that reads the next one is no repeat: the box of the first round would rea
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchatlas.graph.columns import Array
 from torchatlas.render.layout.tree import Tree
-
-if TYPE_CHECKING:
-    from torchatlas.render.layout.outline import Item
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchatlas.render.layout.outline import Item
@@ -46,7 +42,7 @@ def rounds_in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item
     unit = np.repeat(np.arange(most), each)
     begin = start + unit * size
     far = _first_rounds(source, folds) + _FAR
-    # From itself 0 or more, from the one before less, from elsewhere, also from those that follow, far.
+    # Code of a source: 0 or more in the same round, below 0 in the one before, `far` elsewhere, also in later rounds.
     near = (source >= begin - size) & (source >= start) & (source < begin + size)
     code = np.where(near, source - begin, far)
     rows = np.empty((len(source), 3), np.int64)
@@ -67,14 +63,14 @@ def _begins_alike(first: Array, second: Array, size: int) -> bool:
     A row is one edge: the leaf that reads, the leaf that is read, and which output of it.
     """
     odd = np.bincount(first[:, 0], minlength=size) != np.bincount(second[:, 0], minlength=size)
-    one, other = first[~odd[first[:, 0]]], second[~odd[second[:, 0]]]
-    given_instead = (other[:, 1] < 0) & (one[:, 1] >= _FAR)
-    if not ((one == other).all(axis=1) | given_instead).all():
+    of_first, of_second = first[~odd[first[:, 0]]], second[~odd[second[:, 0]]]
+    given_instead = (of_second[:, 1] < 0) & (of_first[:, 1] >= _FAR)
+    if not ((of_first == of_second).all(axis=1) | given_instead).all():
         return False
-    # A first state may also be a parameter, which no edge leads from, or written in parts, from each of which one does.
-    one, other = first[odd[first[:, 0]]], second[odd[second[:, 0]]]
-    carried = set(other[other[:, 1] < 0, 0].tolist())
-    given, shared = set(map(tuple, one.tolist())), set(map(tuple, other[other[:, 1] >= 0].tolist()))
+    # A first state may also be a parameter, from which no edge leads, or be written in parts, with an edge from each.
+    of_first, of_second = first[odd[first[:, 0]]], second[odd[second[:, 0]]]
+    carried = set(of_second[of_second[:, 1] < 0, 0].tolist())
+    given, shared = set(map(tuple, of_first.tolist())), set(map(tuple, of_second[of_second[:, 1] >= 0].tolist()))
     return shared <= given and all(row[0] in carried and row[1] >= _FAR for row in given - shared)
 
 
@@ -115,7 +111,7 @@ def rounds_side_by_side(tree: Tree, items: list[Item], period: int, folds: list[
     tensor = np.where(source < begin, output, 0)
     source = np.where(within, source, _first_rounds(source, folds))
     rows = np.stack([target - first, np.where(within, source - first, source - _FAR), tensor], axis=1)
-    count = _alike(rows, unit, most)  # what all read is in none of them: one would read itself, the others that one
+    count = _alike(rows, unit, most)  # what all read lies in no round: one would read itself
     leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
     source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
     unit = (source - start) // size
@@ -217,9 +213,9 @@ class Readers:
         # Gradients that accumulate are read by leaves that stand before those that made them.
         inside = (tree.source[edges] >= begin) & (tree.source[edges] < end)
         starts = np.array([item.start for item in items] + [end])
-        place = np.repeat(np.arange(len(items)), np.diff(starts))  # leaf -> which item it is in
-        reader = place[tree.target[edges][inside] - begin]
-        back = reader - place[tree.source[edges][inside] - begin]
+        item_of_leaf = np.repeat(np.arange(len(items)), np.diff(starts))  # leaf -> which item it is in
+        reader = item_of_leaf[tree.target[edges][inside] - begin]
+        back = reader - item_of_leaf[tree.source[edges][inside] - begin]
         far = back > 0  # the others lie within one item
         return reader[far], back[far]
 
@@ -229,7 +225,7 @@ class Readers:
         Only for periods of which any place is wanted.
         """
         (reader, back), count = self._pairs, len(self.items)
-        found = np.zeros_like(wanted)
+        linked = np.zeros_like(wanted)
         for period in (np.flatnonzero(wanted.any(axis=1)) + 1).tolist():
             # The reader has some place in its period; what it reads is in the one before, from one place to another.
             near = back < 2 * period
@@ -238,8 +234,8 @@ class Readers:
             first = first.clip(0)
             real = first <= last
             change = np.bincount(first[real], minlength=count + 1) - np.bincount(last[real] + 1, minlength=count + 1)
-            found[period - 1] = np.cumsum(change[:count]) > 0
-        return found
+            linked[period - 1] = np.cumsum(change[:count]) > 0
+        return linked
 
 
 def chained(linked: Array) -> Array:
@@ -248,8 +244,8 @@ def chained(linked: Array) -> Array:
     Else they lie side by side: of mul, relu, mul, relu, where each mul reads x, relu and mul would seem to be a chain.
     """
     periods, count = linked.shape
-    gaps = np.zeros((periods, count + 1), np.int64)  # so many places before each from which the next does not read
+    gaps = np.zeros((periods, count + 1), np.int64)  # how many places before each are not linked
     np.cumsum(~linked, axis=1, out=gaps[:, 1:])
     ends = np.minimum(np.arange(count) + np.arange(1, periods + 1)[:, None], count)
-    found: Array = np.take_along_axis(gaps, ends, axis=1) == gaps[:, :-1]
-    return found
+    is_chained: Array = np.take_along_axis(gaps, ends, axis=1) == gaps[:, :-1]
+    return is_chained

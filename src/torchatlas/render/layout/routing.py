@@ -220,12 +220,12 @@ class _Router:
             ]
             lines = [x for trunk, drops in nets[level].values() for x in (trunk, *drops)]
             tracks, pairs = _untangled(tracks, lines)
-            place = _assigned(tracks, pairs)
-            self.tangles += _tangles(pairs, place)
+            track_numbers = _assigned(tracks, pairs)
+            self.tangles += _tangles(pairs, track_numbers)
             below = top + tall[level] + STYLE.box_to_track
-            for track, number in zip(tracks, place, strict=True):
+            for track, number in zip(tracks, track_numbers, strict=True):
                 self.tracks.setdefault(track.key, []).append((track.trunk, below + number * STYLE.track))
-            used = max(place, default=-1) + 1
+            used = max(track_numbers, default=-1) + 1
             ports, ports_next = (all(layering.is_point(node) for node in r) for r in (row, rows[level + 1]))
             foot = STYLE.box_to_track if ports_next else STYLE.track_to_box
             least = STYLE.track_to_border if ports_next else STYLE.track_to_box if ports else STYLE.rank_gap
@@ -266,19 +266,19 @@ class _Router:
 
 
 def _by_box(ends: dict[tuple[int, Net], float]) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
+    by_box: dict[int, list[float]] = {}
     for (box, _), at in ends.items():
-        found.setdefault(box, []).append(at)
-    return found
+        by_box.setdefault(box, []).append(at)
+    return by_box
 
 
 def _beside(at: float, taken: list[float], low: float, high: float) -> float:
     """The free place on a box that is nearest to `at`."""
     for step in range(1, 2 * int((high - low) / _STEP) + 4):
-        place = at + (step // 2) * _STEP * (1 if step % 2 else -1)
-        if low <= place <= high and all(abs(place - other) >= STYLE.line_ends_apart for other in taken):
-            taken.append(place)
-            return place
+        candidate = at + (step // 2) * _STEP * (1 if step % 2 else -1)
+        if low <= candidate <= high and all(abs(candidate - other) >= STYLE.line_ends_apart for other in taken):
+            taken.append(candidate)
+            return candidate
     return at
 
 
@@ -287,19 +287,19 @@ def _untangled(tracks: list[_Track], taken: list[float]) -> tuple[list[_Track], 
 
     `taken` is where lines come down in this gap, also straight ones.
     """
-    found, turned = list(tracks), set[tuple[int, Net]]()
+    pieces, turned = list(tracks), set[tuple[int, Net]]()
     while True:
-        pairs = _pairs(found)
-        ring = [found[i] for i in _ring(len(found), pairs) if found[i].key not in turned]
+        pairs = _pairs(pieces)
+        ring = [pieces[i] for i in _ring(len(pieces), pairs) if pieces[i].key not in turned]
         if not ring:
-            return found, pairs
-        one = min(ring, key=lambda track: (len(track.drops), track.high - track.low))
-        turned.add(one.key)
-        at = found.index(one)
-        middle = _beside((one.low + one.high) / 2, taken, one.low - _ASIDE, one.high + _ASIDE)
-        first = _Track(one.key, min(middle, one.trunk), max(middle, one.trunk), one.trunk, [middle])
-        second = _Track(one.key, min(middle, *one.drops), max(middle, *one.drops), middle, one.drops, 1)
-        found[at : at + 1] = [first, second]
+            return pieces, pairs
+        piece = min(ring, key=lambda track: (len(track.drops), track.high - track.low))
+        turned.add(piece.key)
+        at = pieces.index(piece)
+        middle = _beside((piece.low + piece.high) / 2, taken, piece.low - _ASIDE, piece.high + _ASIDE)
+        first = _Track(piece.key, min(middle, piece.trunk), max(middle, piece.trunk), piece.trunk, [middle])
+        second = _Track(piece.key, min(middle, *piece.drops), max(middle, *piece.drops), middle, piece.drops, 1)
+        pieces[at : at + 1] = [first, second]
 
 
 def _pairs(tracks: list[_Track]) -> list[_Pair]:
@@ -323,8 +323,10 @@ def _pairs(tracks: list[_Track]) -> list[_Pair]:
         j = pieces.setdefault(track.key, i)
         if j != i:  # the second piece of a net comes after the first
             price[j, i], price[i, j] = 0, 2 * _ON_EACH_OTHER
-    one, other = np.nonzero(np.tril((low[:, None] <= high + apart) & (low <= high[:, None] + apart), -1))
-    return list(zip(one.tolist(), other.tolist(), price[one, other].tolist(), price[other, one].tolist(), strict=True))
+    rows, columns = np.nonzero(np.tril((low[:, None] <= high + apart) & (low <= high[:, None] + apart), -1))
+    return list(
+        zip(rows.tolist(), columns.tolist(), price[rows, columns].tolist(), price[columns, rows].tolist(), strict=True)
+    )
 
 
 def _price(upper: _Track, lower: _Track) -> int:
@@ -345,17 +347,17 @@ def _ring(count: int, pairs: list[_Pair]) -> list[int]:
             below[j].append(i)
     state = [0] * count  # 1 while on the way, 2 when done
     for start in range(count):
-        way, choices = [start], [iter(below[start])]
-        while way and state[start] != 2:
-            state[way[-1]] = 1
+        path, choices = [start], [iter(below[start])]
+        while path and state[start] != 2:
+            state[path[-1]] = 1
             following = next(choices[-1], None)
             if following is None:
-                state[way.pop()] = 2
+                state[path.pop()] = 2
                 choices.pop()
             elif state[following] == 1:
-                return way[way.index(following) :]
+                return path[path.index(following) :]
             elif state[following] == 0:
-                way.append(following)
+                path.append(following)
                 choices.append(iter(below[following]))
     return []
 
@@ -375,24 +377,26 @@ def _assigned(tracks: list[_Track], pairs: list[_Pair]) -> list[int]:
     number = [-1] * count
     waiting: set[int] = set()
     for start in sorted(range(count), key=lambda i: tracks[i].high - tracks[i].low):
-        way = [] if number[start] >= 0 else [(start, iter(above[start]))]
-        waiting.update(i for i, _ in way)
-        while way:  # those above first, however many there are on each other: a loop, since the stack has an end
-            i, rest = way[-1]
+        stack = [] if number[start] >= 0 else [(start, iter(above[start]))]
+        waiting.update(i for i, _ in stack)
+        while stack:  # those above first; no recursion, which has a limit
+            i, rest = stack[-1]
             following = next((j for j in rest if number[j] < 0 and j not in waiting), None)
             if following is None:
-                way.pop()
+                stack.pop()
                 waiting.discard(i)
                 at, taken = max((number[j] for j in above[i]), default=-1) + 1, {number[j] for j in meets[i]}
                 while at in taken:
                     at += 1
                 number[i] = at
             else:
-                way.append((following, iter(above[following])))
+                stack.append((following, iter(above[following])))
                 waiting.add(following)
     return number
 
 
-def _tangles(pairs: list[_Pair], place: list[int]) -> int:
+def _tangles(pairs: list[_Pair], track_numbers: list[int]) -> int:
     """Pairs of pieces that still lie on each other."""
-    return sum((above if place[i] < place[j] else under) >= _ON_EACH_OTHER for i, j, above, under in pairs)
+    return sum(
+        (above if track_numbers[i] < track_numbers[j] else under) >= _ON_EACH_OTHER for i, j, above, under in pairs
+    )

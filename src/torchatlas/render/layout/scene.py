@@ -42,8 +42,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of one tensor. A dashed one leads back to the beginning of a repeat, or joins such a one; if it is but a
-    point, that one takes in there a line that it crosses."""
+    """One line of one tensor. A dashed one leads back to the beginning of a repeat, or joins a line that does; a dashed
+    one of a single point is where that line takes in one that it crosses."""
 
     net: int
     points: tuple[Point, ...]
@@ -66,7 +66,7 @@ class Scene:
     lines: list[Line] = field(default_factory=list)
     wishes: list[Wish] = field(default_factory=list, repr=False)
     labels: list[Label] = field(default_factory=list)
-    no_room: list[tuple[int, str]] = field(default_factory=list)  # what should stand beside which net, too
+    no_room: list[tuple[int, str]] = field(default_factory=list)  # net and text of labels without room
     beside: float = 0.0  # how far the page goes on to the left and right
     sideways: bool = False  # lines lead to the right, not down
 
@@ -85,19 +85,19 @@ class SceneMaker:
         self._shapes: dict[int, dict[tuple[Point, ...], str]] = {}  # net -> line -> in which shape it arrives
 
     def scene(self, box: Box) -> Scene:
-        self.found = Scene(box.width, box.height)
+        self.laid_out = Scene(box.width, box.height)
         self._add(self.outline.root, box, 0.0, 0.0, -1)
-        self.found.wishes = [
+        self.laid_out.wishes = [
             Wish(net, text, lines, self._of_other_shape(net, text)) for (net, text), lines in self._wishes.items()
         ]
-        return _turned(self.found) if self.sideways else self.found
+        return _turned(self.laid_out) if self.sideways else self.laid_out
 
     def _add(self, item: Item, box: Box, x: float, y: float, depth: int) -> None:
         behind = STYLE.stack if item.repeat > 1 else 0.0
         width, height = box.width - behind, box.height - behind - box.below
-        is_root, own = item is self.outline.root, len(self.found.frames)
+        is_root, own = item is self.outline.root, len(self.laid_out.frames)
         if not is_root:
-            self.found.frames.append(Frame(item, x, y, width, height, box.title, box.subtitle, box.open, depth))
+            self.laid_out.frames.append(Frame(item, x, y, width, height, box.title, box.subtitle, box.open, depth))
         if not box.open:
             return
         left, top = x + box.origin[0], y + box.origin[1]
@@ -105,11 +105,13 @@ class SceneMaker:
         wiring = self.outline.wiring(item)
         theirs = self.outline.wiring(box.item)
         mine_of = {number: other for (_, _, number), (_, _, other) in zip(theirs.edges, wiring.edges, strict=True)}
-        for one, two in zip(self.outline.ends(box.item).outputs, self.outline.ends(item).outputs, strict=True):
-            mine_of[theirs.inside[one][1]] = wiring.inside[two][1]
+        for their_tensor, my_tensor in zip(
+            self.outline.ends(box.item).outputs, self.outline.ends(item).outputs, strict=True
+        ):
+            mine_of[theirs.inside[their_tensor][1]] = wiring.inside[my_tensor][1]
         numbers: list[int | None] = []
         for child, inner, (dx, dy) in zip(items, box.inner, box.places, strict=False):
-            numbers.append(len(self.found.frames))
+            numbers.append(len(self.laid_out.frames))
             self._add(child, inner, left + dx, top + dy, depth + 1)
         numbers += [None] * (len(box.places) - len(items))
         sinks = range(len(items) + box.sources, len(box.places))
@@ -125,7 +127,7 @@ class SceneMaker:
             many = wiring.bundles.get(number, 1)
             ends = numbers[route.source], numbers[route.target]
             line = Line(net, tuple(_tidy(points)), not leaves, depth, many, ends=ends)
-            self.found.lines.append(line)
+            self.laid_out.lines.append(line)
             if number < 0:
                 words = f"{many:,} tensor{'s' if many > 1 else ''}"
                 self._wishes.setdefault((net, words), []).append((line.points, -math.inf, math.inf))
@@ -139,28 +141,28 @@ class SceneMaker:
             self._return(item, box, (x, y, width, height), [*numbers, own], depth)
 
     def _return(self, item: Item, box: Box, area: Area, numbers: list[int | None], depth: int) -> None:
-        """The dashed line to the beginning of a repeat, which gathers what each round hands to the next. How much that
-        is stands beside it if not all is seen to join. `area` is left, top, width, height of the repeat; `numbers` are
-        the frames of its boxes, and the last its own."""
+        """The dashed line to the beginning of a repeat, which gathers what each round hands to the next. The number of
+        tensors stands beside it if not all are seen to join. `area` is left, top, width, height of the repeat;
+        `numbers` are the frames of its boxes, and the last its own."""
         *makers, own = numbers
         net, right, head = -1_000_000 - item.start, area[0] + area[2] - STYLE.return_lane / 2, area[1]
         head += 0.0 if self.sideways else STYLE.heading
 
         def add(points: Iterable[Point], maker: int | None, arrow: bool) -> None:
             points = tuple(dict.fromkeys(points))
-            self.found.lines.append(Line(net, points, arrow, depth, returning=True, ends=(maker, own)))
+            self.laid_out.lines.append(Line(net, points, arrow, depth, returning=True, ends=(maker, own)))
 
         handed = self._handed(item)
         joins, all_join = self._joins(item, box, area, handed)
         stops = sorted((points[-1] for _, points in joins), key=lambda point: (-point[1], point[0]))
         if len(joins) == 1:
-            ((place, points),) = joins
-            add((*points, (right, points[-1][1]), (right, head)), makers[place], True)
-        else:  # in pieces from one that joins it to the next, of which a way may take the last ones only
-            for place, points in joins:
-                add(points, makers[place], False)
-            for one, other in itertools.pairwise([*stops, (right, head)]):
-                add((one, (other[0], one[1]), other), own, other[1] == head)
+            ((index, points),) = joins
+            add((*points, (right, points[-1][1]), (right, head)), makers[index], True)
+        else:  # in pieces from one join to the next: a highlighted path may take the last ones only
+            for index, points in joins:
+                add(points, makers[index], False)
+            for start, end in itertools.pairwise([*stops, (right, head)]):
+                add((start, (end[0], start[1]), end), own, end[1] == head)
         if not all_join:
             heights = np.arange(head + 4, stops[0][1] - 16, STYLE.label_height).tolist()
             pieces = [((right, y), (right, stops[0][1])) for y in heights]
@@ -169,33 +171,37 @@ class SceneMaker:
     def _joins(
         self, item: Item, box: Box, area: Area, handed: list[tuple[int, int]]
     ) -> tuple[list[tuple[int, tuple[Point, ...]]], bool]:
-        """Where what is handed on joins the dashed line, by the places of the boxes that make it: at lines that leave
-        the repeat too, else from the right of the boxes or down from them, of closed ones once for all they make. And
-        whether all does: others may be in the way. If they are in that of all, it begins somewhere below the last."""
+        """Where tensors that are handed on join the dashed line, by the index of the box that makes them; and whether
+        all do.
+
+        A tensor that leaves the repeat joins where its line does. Others lead from their box to the right or down, from
+        a closed one once for all it makes, unless other boxes are in the way. If none can join, the dashed line begins
+        below the box that makes the last.
+        """
         left, low, right = area[0], area[1] + area[3] - STYLE.return_foot, area[0] + area[2] - STYLE.return_lane / 2
         inside = self.outline.wiring(item).inside
-        found: dict[tuple[int, int], tuple[Point, ...]] = {}
+        joins: dict[tuple[int, int], tuple[Point, ...]] = {}
         for mine, theirs in zip(self.outline.ends(item).outputs, self.outline.ends(box.item).outputs, strict=True):
             if inside[mine] in handed:
-                found.setdefault(inside[mine], ((left + box.leaves[theirs], low),))
+                joins.setdefault(inside[mine], ((left + box.leaves[theirs], low),))
         areas = [
             (left + box.origin[0] + dx, area[1] + box.origin[1] + dy, inner.width, inner.height - inner.below)
             for inner, (dx, dy) in zip(box.inner, box.places, strict=False)
         ]
-        rest = {each if box.inner[each[0]].open else (each[0], -1): None for each in handed if each not in found}
-        for place, tensor in rest:
-            (x, y, wide, tall), others = areas[place], [*areas[:place], *areas[place + 1 :]]
-            taken = [point for points in found.values() for point in points]
-            shares = _LOW if box.inner[place].open else _MIDDLE
-            if (at := self._free(1, areas[place], others, right, shares, taken)) is not None:
-                found[place, tensor] = ((x + wide, at), (right, at))
-            elif (at := self._free(0, areas[place], others, low, _SIDES, taken)) is not None:
-                found[place, tensor] = ((at, y + tall), (at, low))
-        all_join = rest.keys() <= found.keys()
-        if not found:
-            place = handed[-1][0]
-            found[handed[-1]] = ((areas[place][0] + areas[place][2] / 2, low),)
-        return [(place, points) for (place, _), points in found.items()], all_join or len(handed) == 1
+        rest = {each if box.inner[each[0]].open else (each[0], -1): None for each in handed if each not in joins}
+        for index, tensor in rest:
+            (x, y, width, height), others = areas[index], [*areas[:index], *areas[index + 1 :]]
+            taken = [point for points in joins.values() for point in points]
+            fractions = _LOW if box.inner[index].open else _MIDDLE
+            if (at := self._free(1, areas[index], others, right, fractions, taken)) is not None:
+                joins[index, tensor] = ((x + width, at), (right, at))
+            elif (at := self._free(0, areas[index], others, low, _SIDES, taken)) is not None:
+                joins[index, tensor] = ((at, y + height), (at, low))
+        all_join = rest.keys() <= joins.keys()
+        if not joins:
+            index = handed[-1][0]
+            joins[handed[-1]] = ((areas[index][0] + areas[index][2] / 2, low),)
+        return [(index, points) for (index, _), points in joins.items()], all_join or len(handed) == 1
 
     def _handed(self, item: Item) -> list[tuple[int, int]]:
         """What a round of a repeat reads from the round before: the box that makes it, and its number in there."""
@@ -209,32 +215,32 @@ class SceneMaker:
         return sorted(set(zip(places.tolist(), tensors.tolist(), strict=True)))
 
     def _free(
-        self, axis: int, box: Area, others: list[Area], end: float, shares: Iterable[float], taken: list[Point]
+        self, axis: int, box: Area, others: list[Area], end: float, fractions: Iterable[float], taken: list[Point]
     ) -> float | None:
-        """Where a line can leave a box to end further off, past others and along no line, and where none is taken: at
-        one of some shares of its side. Along x (axis 0) for one straight down, along y (1) for one to the right.
+        """Where a straight line can leave a box and reach `end` past other boxes, along no line and away from `taken`:
+        at one of some fractions of its side. Along x (axis 0) for a line down, along y (1) for one to the right.
 
         All areas are left, top, width, height.
         """
         onward = 1 - axis
         far = box[onward] + box[onward + 2]
         beside = [
-            (one[axis], min(one[onward], two[onward]), max(one[onward], two[onward]))
-            for line in self.found.lines
-            for one, two in itertools.pairwise(line.points)
-            if one[axis] == two[axis]
+            (a[axis], min(a[onward], b[onward]), max(a[onward], b[onward]))
+            for line in self.laid_out.lines
+            for a, b in itertools.pairwise(line.points)
+            if a[axis] == b[axis]
         ]
-        for share in shares:
-            place = box[axis] + box[axis + 2] * share
+        for fraction in fractions:
+            position = box[axis] + box[axis + 2] * fraction
             hit = any(
-                near[axis] < place + STYLE.beside_box
-                and place - STYLE.beside_box < near[axis] + near[axis + 2]
+                near[axis] < position + STYLE.beside_box
+                and position - STYLE.beside_box < near[axis] + near[axis + 2]
                 and near[onward] + near[onward + 2] > far
                 for near in others
             )
-            along = any(abs(place - at) < STYLE.beside_line and come < end and go > far for at, come, go in beside)
-            if not hit and not along and all(abs(place - point[axis]) > STYLE.beside_line for point in taken):
-                return place
+            along = any(abs(position - at) < STYLE.beside_line and come < end and go > far for at, come, go in beside)
+            if not hit and not along and all(abs(position - point[axis]) > STYLE.beside_line for point in taken):
+                return position
         return None
 
     # -- shapes beside lines -------------------------------------------------------------------------------------------
@@ -250,7 +256,7 @@ class SceneMaker:
         shapes = self._shapes.get(net, {})
         if len(set(shapes.values())) < 2:
             return []
-        lines = (line.points for line in self.found.lines if line.net == net)
+        lines = (line.points for line in self.laid_out.lines if line.net == net)
         return [points for points in lines if shapes.get(points) != shape]
 
 
@@ -280,17 +286,17 @@ def _turned(scene: Scene) -> Scene:
 
 def _tidy(points: list[Point]) -> list[Point]:
     """Remove pieces without length, and corners at which nothing turns."""
-    found = [points[0]]
+    tidied = [points[0]]
     for x, y in points[1:]:
-        last = found[-1]
+        last = tidied[-1]
         if abs(x - last[0]) + abs(y - last[1]) < STYLE.one_place:
             continue
-        if len(found) > 1:
-            before = found[-2]
+        if len(tidied) > 1:
+            before = tidied[-2]
             upright = abs(before[0] - last[0]) < STYLE.one_place and abs(last[0] - x) < STYLE.one_place
             level = abs(before[1] - last[1]) < STYLE.one_place and abs(last[1] - y) < STYLE.one_place
             if upright or level:
-                found[-1] = (x, y)
+                tidied[-1] = (x, y)
                 continue
-        found.append((x, y))
-    return found
+        tidied.append((x, y))
+    return tidied

@@ -49,16 +49,16 @@ class Shapes:
         rows = rows[tree.target[rows] < item.stop]
         if item.kind in ("leaf", "module"):
             call = _outermost_call(item, self.graph.columns["call_parent"])
-            found = {self.of_value(self._at_border(value, call)) for value in set(tree.value[rows].tolist())}
+            shapes = {self.of_value(self._at_border(value, call)) for value in set(tree.value[rows].tolist())}
         else:
-            found = {
+            shapes = {
                 self.of_value(self._at_border(int(tree.value[row]), self._call_within(item, row)))
                 for row in rows.tolist()
             }
-        if len(found) > 1:
+        if len(shapes) > 1:
             outer = outer_call(item)
-            found = {self.of_value(self._as_returned(value, outer)) for value in set(tree.value[rows].tolist())}
-        return found.pop() if len(found) == 1 else self.made(tensor)
+            shapes = {self.of_value(self._as_returned(value, outer)) for value in set(tree.value[rows].tolist())}
+        return shapes.pop() if len(shapes) == 1 else self.made(tensor)
 
     def read(self, tensor: int) -> str:
         """The shape of the first thing that the maker of a tensor reads; empty if it reads none."""
@@ -74,25 +74,25 @@ class Shapes:
 
     def _tensors_into(self, group: Item, item: Item) -> Array:
         """The tensors that the ops of an item read, in order of its edges, as the group around it numbers them."""
-        found = self._into.get(item)
-        if found is None:
+        tensors = self._into.get(item)
+        if tensors is None:
             tree = self.tree
             last = item.end if item.alike_only else item.stop  # else all rounds are the first one
             edges = slice(int(tree.first_edge[item.start]), int(tree.first_edge[last]))
             source = tree.source[edges]
             for repeats in self._repeats_around(group):
                 source = first_of_repeats(source, repeats)
-            found = self._into[item] = source * OUTPUTS + np.minimum(tree.output[edges], OUTPUTS - 1)
-        return found
+            tensors = self._into[item] = source * OUTPUTS + np.minimum(tree.output[edges], OUTPUTS - 1)
+        return tensors
 
     def _repeats_around(self, group: Item) -> list[list[Item]]:
         """The repeats in a group and in those around it, from the outside in; of groups that have any."""
-        found = self._repeats.get(group)
-        if found is None:
+        repeats = self._repeats.get(group)
+        if repeats is None:
             own = [item for item in group.parts or () if item.repeat > 1]
-            found = [*(self._repeats_around(group.parent) if group.parent else ()), *([own] if own else ())]
-            self._repeats[group] = found
-        return found
+            repeats = [*(self._repeats_around(group.parent) if group.parent else ()), *([own] if own else ())]
+            self._repeats[group] = repeats
+        return repeats
 
     def _differ(self, item: Item, rows: Array) -> bool:
         """Whether edges into an item that are one line come from, or go to, rounds that differ in its shape."""
@@ -104,7 +104,7 @@ class Shapes:
         return len(every) > len(first) and len({*map(self.of_value, every)} - {*map(self.of_value, first)}) > 0
 
     def _call_within(self, item: Item, row: int) -> int:
-        """Of a group that is no module, the module call in it that an edge leads into; -1 for a single op."""
+        """The module call that an edge leads into, in a group that is no module itself; -1 for a single op."""
         leaf = int(self.tree.target[row])
         while item.kind not in ("leaf", "module"):
             parts = self.outline.children(item)
@@ -113,7 +113,7 @@ class Shapes:
         return _outermost_call(item, self.graph.columns["call_parent"])
 
     def _at_border(self, value: int, call: int) -> int:
-        """What became a value by views within a call, as it came into that call."""
+        """Follow a value back through the views within a call, to what came into that call."""
         columns = self.graph.columns
         while True:
             node = int(columns["value_producer"][value])
@@ -124,8 +124,8 @@ class Shapes:
             value = int(self._handed[node])
 
     def _as_returned(self, value: int, outer: int) -> int:
-        """What became a value by views in some call, as it left the outermost module in there that made it: the product
-        in a Linear has fewer dimensions than anybody sees."""
+        """Follow a value back through the views in a call, to what left the outermost module there that made it: the
+        product in a Linear has fewer dimensions than anybody sees."""
         columns, around = self.graph.columns, {-1}
         while outer >= 0:
             around.add(outer)
@@ -140,8 +140,8 @@ class Shapes:
         return self._before_views(value, border)
 
     def _before_views(self, value: int, call: int) -> int:
-        """What became a value by views outside of a call. The end of a matmul, which torch writes as a product of fewer
-        dimensions and a view that no program can ask for, is part of it."""
+        """Follow a value back through the views outside of a call. torch writes a matmul as a product of fewer
+        dimensions and a view that no program can ask for: that view is part of the matmul."""
         columns, operations = self.graph.columns, self.graph.tables.operations
         while True:
             node = int(columns["value_producer"][value])
@@ -163,18 +163,18 @@ class Shapes:
         """Node -> what it takes from another, if it has no box and so hands it on; else -1."""
         columns = self.graph.columns
         data = (columns["edge_kind"] == EDGE_KINDS.index(EdgeKind.DATA)) & (columns["edge_value"] >= 0)
-        found = np.full(len(self.graph), -1, np.int64)
-        found[columns["edge_target"][data]] = columns["edge_value"][data]
-        return np.where(self.tree.is_leaf | (self.tree.leaf_of_node < 0), -1, found)
+        handed = np.full(len(self.graph), -1, np.int64)
+        handed[columns["edge_target"][data]] = columns["edge_value"][data]
+        return np.where(self.tree.is_leaf | (self.tree.leaf_of_node < 0), -1, handed)
 
     @cached_property
     def _only_call(self) -> Array:
         """Leaf -> the outermost module call that runs no other; -1 for none. The two share a box."""
         tree = self.tree
-        found = np.full(len(tree.node), -1, np.int64)
+        calls = np.full(len(tree.node), -1, np.int64)
         alone = np.flatnonzero((tree.stop - tree.start == 1) & (tree.call >= 0))[::-1]  # outer ones are written last
-        found[tree.start[alone]] = tree.call[alone]
-        return found
+        calls[tree.start[alone]] = tree.call[alone]
+        return calls
 
 
 def outer_call(item: Item) -> int:

@@ -12,14 +12,14 @@ from torchatlas.render.fonts import clipped, ending, shortened, text_width
 from torchatlas.render.layout.style import STYLE
 
 BETWEEN = " · "
-ALL_NAMES = 3  # so many names are all written
+ALL_NAMES = 3  # of up to so many names, all are written
 MOST_NAMES = 40  # in a tooltip
 # What the dispatcher adds to the name of an op to say which kernel it is.
 _KERNEL = re.compile(
     r"^_+|_+$|^native_|^(?:mkldnn|cudnn|miopen|thnn)_|_for_cpu$|_default$|_legit(?:_no_training)?$"
     r"|_with_indices(?=_backward$|$)|(?<=_backward)_data$|_dense(?=_backward$)|_forward(?:_only)?$|_interface(?=_backward$|$)"
 )
-# What the dispatcher has another name for, and no program.
+# Names of the dispatcher that no program uses -> what programs call the op.
 _CALLED = {"local_scalar_dense": "item", "to_copy": "to", "index_put_impl": "index_put", "unsafe_index": "index"}
 _ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
 _NUMBER_BEFORE = re.compile(r"(?<![^.])[0-9]+\.$")  # a module that is called by its number, at the end of a path
@@ -42,7 +42,7 @@ def plain(operation: str) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Names as one: those that count up and long lists by their ends, and what all begin with once.
+    """Names as one text: those that count up, and long lists, by their ends; what all begin with is written once.
 
     >>> listed(["layer.0", "layer.1", "layer.2"]), listed(["q", "k", "v"]), listed(["stem", "body", "neck", "head"])
     ('layer.0 … 2', 'q, k, v', 'stem, body … head')
@@ -64,17 +64,17 @@ def listed(names: list[str]) -> str:
 def shared_start(names: list[str], ends: str) -> str:
     """What all names begin with, up to the last of some characters."""
     least, most = min(names), max(names)  # what these two begin with, all do
-    same = next((at for at, (one, two) in enumerate(zip(least, most, strict=False)) if one != two), len(least))
+    same = next((at for at, (a, b) in enumerate(zip(least, most, strict=False)) if a != b), len(least))
     return least[: max(least.rfind(end, 0, same) for end in ends) + 1]
 
 
 def count_up(names: list[str]) -> bool:
     """Whether they differ in one number, by one from each to the next, up or down as in backward."""
     steps = set[int]()
-    for one, two in itertools.pairwise(map(_NUMBERED.fullmatch, names)):  # the first two mostly tell
-        if one is None or two is None or (one[1], one[3]) != (two[1], two[3]):
+    for number, following in itertools.pairwise(map(_NUMBERED.fullmatch, names)):  # the first two mostly tell
+        if number is None or following is None or (number[1], number[3]) != (following[1], following[3]):
             return False
-        steps.add(int(two[2]) - int(one[2]))
+        steps.add(int(following[2]) - int(number[2]))
         if steps not in ({1}, {-1}):
             return False
     return bool(steps)
@@ -92,26 +92,26 @@ def joined(name: str, *figures: str, room: float = STYLE.widest_text) -> str:
     return within(name, room - width(BETWEEN + beside)) + BETWEEN + beside
 
 
-def sized(name: str, ways: Sequence[str], figure: str, room: float) -> str:
-    """A name, the sizes of a layer, which are said in one of some ways or not at all, and a figure.
+def sized(name: str, wordings: Sequence[str], figure: str, room: float) -> str:
+    """A name, the sizes of a layer in one of several wordings, and a figure.
 
     The figure gives way, then the name; empty if there is no room for sizes beside what a name keeps at least.
 
-    >>> ways = ("72→72, 3×3, depthwise", "72→72, 3×3, dw")
-    >>> sized("conv", ways, "792", 190), sized("conv", ways, "792", 160), sized("a_longer_name", ways, "792", 180)
+    >>> sizes = ("72→72, 3×3, depthwise", "72→72, 3×3, dw")
+    >>> sized("conv", sizes, "792", 190), sized("conv", sizes, "792", 160), sized("a_longer_name", sizes, "792", 180)
     ('conv · 72→72, 3×3, depthwise · 792', 'conv · 72→72, 3×3, dw · 792', 'a_longer_name · 72→72, 3×3, dw')
     """
-    for said in (*((way, figure) for way in ways if figure), *((way,) for way in ways)):
+    for said in (*((wording, figure) for wording in wordings if figure), *((wording,) for wording in wordings)):
         text = BETWEEN.join(filter(None, (name, *said)))
         if width(text) <= room:
             return text
-    beside = BETWEEN + ways[-1]
+    beside = BETWEEN + wordings[-1]
     left = room - width(beside)
     return within(name, left) + beside if name and left >= min(width(name), STYLE.shortest_name) else ""
 
 
 def within(name: str, room: float) -> str:
-    """A name that may be too long: without its first parts, the last of several, or what is left without its middle."""
+    """A name cut to fit: without its first parts, else without the last of several names, else without its middle."""
     if width(name) <= room:
         return name
     several = name.removesuffix(" …").split(", ")
@@ -128,10 +128,10 @@ def _counting(name: str, room: float) -> str:
     first, _, last = name.partition(" … ")
     if (module := last.rpartition(".")[0]) and first.rpartition(".")[0].endswith(f".{module}"):
         return _counting_in(module, first, last, room)
-    one, two = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(last)
-    if one and two and one[3] and (one[1], one[3]) == (two[1], two[3]):
-        numbers = f"{one[1]}{one[2]} … {two[2]}"
-        return fitting([numbers + two[3], numbers], room)
+    begin, end = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(last)
+    if begin and end and begin[3] and (begin[1], begin[3]) == (end[1], end[3]):
+        numbers = f"{begin[1]}{begin[2]} … {end[2]}"
+        return fitting([numbers + end[3], numbers], room)
     stem = first.rstrip("0123456789")
     numbers = f"{first[len(stem) :]} … {last[len(stem) :]}"
     if not (last.startswith(stem) and last[len(stem) :].isdigit() and width(numbers) <= room):
@@ -155,24 +155,24 @@ def some(parts: Sequence[str], room: float, between: str = ", ", most: int = MOS
     >>> some(["input 2×144×1×1", "weight 576×144×1×1"], 140), some(["a", "b", "c"], 100, most=2), some(["a"], 1)
     ('input 2×144×1×1, …', 'a, b …', '')
     """
-    wide, used, kept = width(between), 0.0, 0
+    between_width, used, shown = width(between), 0.0, 0
     dots = width(between + "…")
-    for count, part in enumerate(parts[:most], 1):
-        used += width(part) + (wide if count > 1 else 0.0)  # the rest need not be looked at: there may be thousands
+    for count, part in enumerate(parts[:most], 1):  # ends where the room does: there may be thousands
+        used += width(part) + (between_width if count > 1 else 0.0)
         if used > room:
             break
         if count == len(parts):
             return between.join(parts)
         if used + dots <= room:
-            kept = count
-    if not kept:
+            shown = count
+    if not shown:
         return ""
-    return between.join(parts[:kept]) + (" …" if kept == most and between == ", " else f"{between}…")
+    return between.join(parts[:shown]) + (" …" if shown == most and between == ", " else f"{between}…")
 
 
-def fitting(ways: Iterable[str], room: float) -> str:
+def fitting(texts: Iterable[str], room: float) -> str:
     """The first of several texts that fits the width; empty if none does."""
-    return next((way for way in ways if width(way) <= room), "")
+    return next((text for text in texts if width(text) <= room), "")
 
 
 def width(text: str) -> float:

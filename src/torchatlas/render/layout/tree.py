@@ -84,7 +84,9 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     iteration = np.maximum(columns["node_iteration"], 0, dtype=np.int64)
     iteration -= _belated(graph, is_op, lane, iteration, edges)
     lane += len(LANES) * iteration
-    wanted = is_op if phases is None else is_op & np.isin(columns["node_phase"], [PHASES.index(one) for one in phases])
+    wanted = (
+        is_op if phases is None else is_op & np.isin(columns["node_phase"], [PHASES.index(phase) for phase in phases])
+    )
     is_leaf &= wanted | ~is_op
     ran = lane[is_leaf & is_op]
     used = np.unique(ran[np.flatnonzero(np.diff(ran, prepend=-1))])  # lanes come in runs: few are to be sorted
@@ -158,12 +160,12 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
 
 
 def _classes(graph: Graph) -> tuple[list[str], Array]:
-    """The classes that modules have, and the number of each module's. To look at 20,000 takes a while: once, and all in
-    one go."""
+    """The classes of modules, and the number of each module's class. To look at 20,000 modules takes a while, so it is
+    done once."""
     modules = graph.tables.modules
     number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    found = np.fromiter(map(number.__getitem__, map(attrgetter("type"), modules)), np.int64, len(modules))
-    return list(number), found
+    numbers = np.fromiter(map(number.__getitem__, map(attrgetter("type"), modules)), np.int64, len(modules))
+    return list(number), numbers
 
 
 def _firsts(ends: Array, count: int) -> Array:
@@ -228,25 +230,27 @@ def _ends(edges: _Edges, passing: Array, came_from: Array) -> tuple[Array, Array
 
 
 def _of_others(is_op: Array, wanted: Array, lane: Array, source: Array, target: Array) -> Array:
-    """Inputs and outputs of ops that are not drawn, and of no others: what is drawn has no line to them.
+    """Inputs and outputs that only ops read or make that are not drawn: what is drawn has no line to them.
 
-    One that no op reads or makes is nobody's: it stays.
+    One that no op at all reads or makes stays.
     """
     joined = ~_crossing(lane, is_op, source, target)
-    found: Array = _near(is_op, is_op, source, target) & ~_near(is_op, wanted, source[joined], target[joined])
-    return found
+    unused: Array = _near(is_op, is_op, source, target) & ~_near(is_op, wanted, source[joined], target[joined])
+    return unused
 
 
 def _near(is_op: Array, seed: Array, source: Array, target: Array) -> Array:
     """The inputs and outputs that an edge joins to one of some ops, directly or by way of other inputs and outputs."""
     marked = ~is_op[source] | ~is_op[target]  # the others tell nothing of inputs and outputs
-    one, other = (np.concatenate(pair) for pair in ((source[marked], target[marked]), (target[marked], source[marked])))
-    found = seed.copy()
+    near_ends, far_ends = (
+        np.concatenate(pair) for pair in ((source[marked], target[marked]), (target[marked], source[marked]))
+    )
+    reached = seed.copy()
     while True:  # an input that is returned as it is has the output's neighbours: a few rounds at most
-        more = other[found[one] & ~is_op[other] & ~found[other]]
+        more = far_ends[reached[near_ends] & ~is_op[far_ends] & ~reached[far_ends]]
         if not len(more):
-            return found & ~is_op
-        found[more] = True
+            return reached & ~is_op
+        reached[more] = True
 
 
 def _belated(graph: Graph, is_op: Array, lane: Array, iteration: Array, edges: _Edges) -> Array:
@@ -268,21 +272,21 @@ def _belated(graph: Graph, is_op: Array, lane: Array, iteration: Array, edges: _
         if not readers.any():
             break
         late[edges.source[readers]] = False
-    reads = np.zeros(count, bool)
-    reads[edges.target[from_op & (before == 1)]] = True
+    reads_before = np.zeros(count, bool)
+    reads_before[edges.target[from_op & (before == 1)]] = True
     while True:
-        more = reads[edges.source] & late[edges.source] & (before == 0) & ~reads[edges.target]
+        more = reads_before[edges.source] & late[edges.source] & (before == 0) & ~reads_before[edges.target]
         if not more.any():
-            found: Array = late & reads
-            return found
-        reads[edges.target[more]] = True
+            belated: Array = late & reads_before
+            return belated
+        reads_before[edges.target[more]] = True
 
 
 def _crossing(lane: Array, is_op: Array, source: Array, target: Array) -> Array:
     """Edges from one lane to another. What the program is given belongs to forward lanes, what it returns to all."""
-    given = ~is_op[source] & (lane[target] % len(LANES) == 0)
-    found: Array = (lane[source] != lane[target]) & ~given & is_op[target]
-    return found
+    from_input = ~is_op[source] & (lane[target] % len(LANES) == 0)
+    crosses: Array = (lane[source] != lane[target]) & ~from_input & is_op[target]
+    return crosses
 
 
 def _setting_parameters(graph: Graph, leaves: Array, source: Array, target: Array, value: Array) -> Array:
@@ -291,9 +295,9 @@ def _setting_parameters(graph: Graph, leaves: Array, source: Array, target: Arra
     columns = graph.columns
     outside = columns["node_call"][leaves] < 0
     outside &= columns["node_kind"][leaves] == KINDS.index(NodeKind.OP)
-    found: Array = outside[source] & (columns["node_call"][leaves[target]] >= 0) & (value >= 0)
-    found[found] = np.isin(columns["value_role"][value[found]], _HELD)
-    return found
+    sets_parameter: Array = outside[source] & (columns["node_call"][leaves[target]] >= 0) & (value >= 0)
+    sets_parameter[sets_parameter] = np.isin(columns["value_role"][value[sets_parameter]], _HELD)
+    return sets_parameter
 
 
 def _bookkeeping(graph: Graph, is_op: Array, edges: _Edges) -> Array:
@@ -302,15 +306,15 @@ def _bookkeeping(graph: Graph, is_op: Array, edges: _Edges) -> Array:
     columns, ptr = graph.columns, graph.columns["input_ptr"]
     unread = np.bincount(edges.source, minlength=len(graph)) == 0
     makes_room = np.array([row.name in UNINITIALIZED for row in graph.tables.operations] or [False])
-    found: Array = is_op & unread & makes_room[columns["node_operation"]]
+    bookkeeping: Array = is_op & unread & makes_room[columns["node_operation"]]
     writers = np.searchsorted(ptr, np.flatnonzero(columns["input_written"]), side="right") - 1
     idle = unread & (ptr[1:] == ptr[:-1])
     idle[writers] = True  # only of these it matters what they read
     idle = np.flatnonzero(idle & is_op)
     strangers = columns["value_role"][columns["input_value"][members(ptr, idle)]] != ROLES.index(Role.BUFFER)
     reader = np.repeat(np.arange(len(idle)), ptr[idle + 1] - ptr[idle])
-    found[idle[np.bincount(reader[strangers], minlength=len(idle)) == 0]] = True
-    return found
+    bookkeeping[idle[np.bincount(reader[strangers], minlength=len(idle)) == 0]] = True
+    return bookkeeping
 
 
 class _Groups:
@@ -323,9 +327,9 @@ class _Groups:
         call = np.where(is_op, columns["node_call"], -1)[leaves]
         levels: list[Array] = []  # per depth, for every leaf, the number of its group or -1
         iterations = False
-        if lanes:  # what is returned lies in its lane, what is given before all of them
-            given = columns["node_kind"] == KINDS.index(NodeKind.INPUT)
-            level = np.where(given, -1, lane)[leaves]
+        if lanes:  # outputs lie in their lanes, inputs before all lanes
+            is_input = columns["node_kind"] == KINDS.index(NodeKind.INPUT)
+            level = np.where(is_input, -1, lane)[leaves]
             iteration = np.where(level >= 0, level // len(LANES), -1)
             ran = iteration[iteration >= 0]
             iterations = bool((ran != ran[:1]).any())
@@ -361,10 +365,10 @@ class _Groups:
             parent[mine] = base + np.searchsorted(above, here, side="right") - 1
             base += len(above)
         preorder = np.lexsort((depth, start))
-        place = np.empty(len(start), np.int64)
-        place[preorder] = np.arange(len(start))
+        position = np.empty(len(start), np.int64)
+        position[preorder] = np.arange(len(start))
         self.start, self.stop, self.depth = start[preorder], stop[preorder], depth[preorder]
-        self.parent = np.where(parent >= 0, place[parent], -1)[preorder]
+        self.parent = np.where(parent >= 0, position[parent], -1)[preorder]
         is_lane = (depth == 1 + iterations) if lanes else np.zeros(len(depth), bool)
         is_iteration = (depth == 1) if iterations else np.zeros(len(depth), bool)
         self.lane = np.where(is_lane, key, -1)[preorder]
@@ -379,13 +383,13 @@ def _ancestors(parent: Array) -> list[Array]:
     while (above >= 0).any():
         depth += above >= 0
         above = np.where(above >= 0, parent[above], -1)
-    found, current = [], np.arange(count)
+    by_depth, current = [], np.arange(count)
     for level in range(int(depth.max(initial=-1)), -1, -1):
         here = depth[current] == level
         if level < _DEEPEST:
-            found.append(np.where(here, current, -1))
+            by_depth.append(np.where(here, current, -1))
         current = np.where(here & (parent[current] >= 0), parent[current], current)
-    return found[::-1]
+    return by_depth[::-1]
 
 
 def _contiguous(level: Array) -> bool:
@@ -406,9 +410,9 @@ def _first_times(level: Array, leaves: Array) -> Array:
 
 # -- hashes ------------------------------------------------------------------------------------------------------------
 #
-# That of an interval is a sum of what is in it, each times the power of an odd number that belongs to its place. So
-# those of all intervals are differences of the sums from the beginning, and times another power, which is the lower the
-# later an interval begins, they do not tell where that is.
+# The hash of an interval is the sum of what is in it, each term times the power of an odd number that belongs to its
+# place: a difference of two running sums. Multiplied by another power, the lower the later the interval begins, it does
+# not depend on where that is.
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -417,7 +421,7 @@ def _mix(x: Array) -> Array:
     """splitmix64: equal for equal numbers, in any process."""
     with np.errstate(over="ignore"):
         x = x.astype(np.uint64) + _GOLDEN
-        x *= np.uint64(0xBF58476D1CE4E5B9)  # in place: what is made anew costs more than what is computed
+        x *= np.uint64(0xBF58476D1CE4E5B9)  # in place: a new array costs more than the arithmetic
         x ^= x >> np.uint64(29)
         x *= np.uint64(0x94D049BB133111EB)
         x ^= x >> np.uint64(32)
@@ -437,16 +441,16 @@ def _digest(text: str) -> bytes:
 
 def _powers(count: int) -> Array:
     """The first powers of an odd number, from the first on."""
-    found = np.full(count, _GOLDEN)
-    return np.multiply.accumulate(found, out=found)
+    powers = np.full(count, _GOLDEN)
+    return np.multiply.accumulate(powers, out=powers)
 
 
 def _between(terms: Array, first: Array, last: Array) -> Array:
     """The sums of terms over intervals."""
     sums = np.zeros(len(terms) + 1, np.uint64)
     np.cumsum(terms, out=sums[1:])
-    found: Array = sums[last] - sums[first]
-    return found
+    totals: Array = sums[last] - sums[first]
+    return totals
 
 
 def _leaf_hashes(graph: Graph, nodes: Array, operation: Array, powers: Array) -> Array:
@@ -455,14 +459,14 @@ def _leaf_hashes(graph: Graph, nodes: Array, operation: Array, powers: Array) ->
     layouts = digests(f"{row.shape}{row.dtype}" for row in tables.layouts)
     arguments = columns["node_arguments"][nodes]
     with np.errstate(over="ignore"):
-        found = _mix(operation) + np.where(arguments >= 0, digests(tables.arguments)[arguments], np.uint64(0))
+        hashes = _mix(operation) + np.where(arguments >= 0, digests(tables.arguments)[arguments], np.uint64(0))
         for name, weight in (("input", np.uint64(3)), ("output", np.uint64(5))):
             value, ptr = columns[f"{name}_value"], columns[f"{name}_ptr"]
             first, count = ptr[nodes], len(value)
             terms = layouts[columns["value_layout"][value]]
             terms *= powers[:count]
-            found += _between(terms, first, ptr[nodes + 1]) * powers[count - first] * weight
-        return _mix(found)
+            hashes += _between(terms, first, ptr[nodes + 1]) * powers[count - first] * weight
+        return _mix(hashes)
 
 
 @dataclass
@@ -476,10 +480,10 @@ class _Lines:
 def _group_hashes(
     own: Array, groups: _Groups, leaf_hash: Array, operation: Array, lines: _Lines, powers: Array
 ) -> tuple[Array, Array]:
-    """What a group is itself, what is inside, where, and how it is wired: exactly, and by operations only, whatever the
-    shapes.
+    """Two hashes of every group, of its own class, what is inside and where, and its wiring: one exact, one of
+    operations only, whatever the shapes.
 
-    Of lines from outside the first holds where they arrive, the second nothing.
+    The exact one also holds where lines from outside arrive.
     """
     start, stop, count = groups.start, groups.stop, len(leaf_hash)
     first, last = lines.first[start], lines.first[stop]
@@ -504,5 +508,5 @@ def _starts(start: Array, stop: Array, count: int) -> Array:
     change = np.zeros(count + 1, np.int64)
     change[start] = start + 1
     change[stop] -= start + 1
-    found: Array = np.cumsum(change[:-1]) - 1
-    return found
+    starts: Array = np.cumsum(change[:-1]) - 1
+    return starts

@@ -66,14 +66,14 @@ def fans(problem: Problem, closed: Collection[int], width: float) -> list[Fan]:
         sources = {_end(edge, closed) for edge in enters[box]}
         if sources and targets and targets <= closed and max(len(sources), len(targets)) <= _MOST_ENDS:
             alike.setdefault((frozenset(sources), frozenset(targets)), []).append(branch)
-    found = []
+    wide_fans = []
     for branches in alike.values():
         across = sum(max(problem.sizes[box][0] for box in branch) + STYLE.box_gap for branch in branches)
         if len(branches) >= _FEWEST and across > width:
             first, last = branches[0][0], branches[0][-1]
             nets = {_end(edge, closed): edge[2] for edge in reversed(enters[first])}
-            found.append(Fan(branches, nets, {v: net for _, v, net in reversed(leaves[last])}))
-    return found
+            wide_fans.append(Fan(branches, nets, {v: net for _, v, net in reversed(leaves[last])}))
+    return wide_fans
 
 
 def _end(edge: Edge, closed: Collection[int]) -> End:
@@ -83,12 +83,12 @@ def _end(edge: Edge, closed: Collection[int]) -> End:
 class Wrapped:
     """A problem in which every fan is one box, and its solution with the branches in that box."""
 
-    def __init__(self, problem: Problem, found: list[Fan], page: tuple[float, float]) -> None:
+    def __init__(self, problem: Problem, fans: list[Fan], page: tuple[float, float]) -> None:
         self.whole = problem
-        self.grids = [_Grid(problem, fan, page) for fan in found]
-        grid_of = {box: at for at, fan in enumerate(found) for branch in fan.branches for box in branch}
+        self.grids = [_Grid(problem, fan, page) for fan in fans]
+        grid_of = {box: at for at, fan in enumerate(fans) for branch in fan.branches for box in branch}
         self.number: dict[int, int] = {}  # box -> its number in the smaller problem
-        self.place_of_grid: list[int] = [-1] * len(found)
+        self.place_of_grid: list[int] = [-1] * len(fans)
         sizes: list[tuple[float, float]] = []
         for box, size in enumerate(problem.sizes):
             at = grid_of.get(box)
@@ -136,11 +136,11 @@ class Wrapped:
             for branch in grid.fan.branches:
                 head, tail = branch[0], branch[-1]
                 for (box, _), net in grid.fan.sources.items():
-                    way = [(x + left, y + top) for x, y in grid.way_in(head, net)]
-                    routes.append(Route(net, box, head, [*outer[self.number[box], place, net], *way]))
+                    inner_points = [(x + left, y + top) for x, y in grid.way_in(head, net)]
+                    routes.append(Route(net, box, head, [*outer[self.number[box], place, net], *inner_points]))
                 for box, net in grid.fan.targets.items():
-                    way = [(x + left, y + top) for x, y in grid.way_out(tail, net)]
-                    routes.append(Route(net, tail, box, [*way, *outer[place, self.number[box], net]]))
+                    inner_points = [(x + left, y + top) for x, y in grid.way_out(tail, net)]
+                    routes.append(Route(net, tail, box, [*inner_points, *outer[place, self.number[box], net]]))
         return replace(placed, places=places, lines=lambda: routes)
 
 
@@ -153,20 +153,20 @@ class _Grid:
         self.trunks = {net: at * STYLE.line_gap for at, net in enumerate(self.into)}
         left = len(self.into) * STYLE.line_gap
         right = len(self.out) * STYLE.line_gap
-        wide = max(self.sizes[box][0] for branch in fan.branches for box in branch) + STYLE.box_gap
-        tall = (
+        column_width = max(self.sizes[box][0] for branch in fan.branches for box in branch) + STYLE.box_gap
+        row_height = (
             max(sum(self.sizes[box][1] + STYLE.rank_gap for box in branch) for branch in fan.branches) + 2 * STYLE.track
         )
         rows = min(
             range(1, len(fan.branches) + 1),
             key=lambda rows: max(
-                (left + math.ceil(len(fan.branches) / rows) * wide + right) / page[0],
-                rows * tall / (page[1] * _SHARE),
+                (left + math.ceil(len(fan.branches) / rows) * column_width + right) / page[0],
+                rows * row_height / (page[1] * _SHARE),
                 _LOOSE,
             ),
         )
         across = math.ceil(len(fan.branches) / rows)
-        self.width = left + across * wide - STYLE.box_gap + right
+        self.width = left + across * column_width - STYLE.box_gap + right
         self.exits = {net: self.width - at * STYLE.line_gap for at, net in enumerate(self.out)}
         self.places: dict[int, Point] = {}
         self.row: dict[int, int] = {}
@@ -179,7 +179,7 @@ class _Grid:
             branches = fan.branches[first : first + across]
             bottoms = []
             for at, branch in enumerate(branches):
-                middle, down = left + at * wide + (wide - STYLE.box_gap) / 2, y
+                middle, down = left + at * column_width + (column_width - STYLE.box_gap) / 2, y
                 for box in branch:
                     self.places[box] = (middle - self.sizes[box][0] / 2, down)
                     self.row[box] = len(self.above) - 1
@@ -192,13 +192,13 @@ class _Grid:
 
     def inner_routes(self, edges: list[Edge], places: list[Point]) -> list[Route]:
         """The lines within branches, straight down."""
-        found = []
+        routes = []
         following = {a: b for branch in self.fan.branches for a, b in itertools.pairwise(branch)}
         for u, v, net in edges:
             if following.get(u) == v:
                 x = places[u][0] + self.sizes[u][0] / 2
-                found.append(Route(net, u, v, [(x, places[u][1] + self.sizes[u][1]), (x, places[v][1])]))
-        return found
+                routes.append(Route(net, u, v, [(x, places[u][1] + self.sizes[u][1]), (x, places[v][1])]))
+        return routes
 
     def way_in(self, head: int, net: Net) -> list[Point]:
         at = self.into.index(net)
@@ -216,5 +216,5 @@ class _Grid:
 
     def _port(self, box: int, at: int, many: int) -> float:
         """Where the ends of lines lie on a box, from its left side."""
-        wide = self.sizes[box][0]
-        return wide / 2 + (at - (many - 1) / 2) * min(STYLE.port_gap, wide / (many + 1))
+        width = self.sizes[box][0]
+        return width / 2 + (at - (many - 1) / 2) * min(STYLE.port_gap, width / (many + 1))

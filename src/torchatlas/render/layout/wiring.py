@@ -53,16 +53,16 @@ def wired(tree: Tree, item: Item, items: list[Item], own: Ends) -> Wiring:
     between = come != to
     tensor = source * OUTPUTS + np.minimum(output, OUTPUTS - 1)
     lines = zip(come[between].tolist(), to[between].tolist(), tensor[between].tolist(), strict=True)
-    found, bundles = list(dict.fromkeys(lines)), {}
+    links, bundles = list(dict.fromkeys(lines)), {}
     for number, ((u, v), count) in enumerate(_bundles(tree, items).items(), 1):
-        found.append((u, v, -number))
+        links.append((u, v, -number))
         bundles[-number] = count
     leaving: dict[int, tuple[int, int]] = {}
     for number in own.outputs:
         leaf, which = divmod(number, OUTPUTS)
-        place = bisect_right(items, leaf, key=start_of) - 1
-        leaving[number] = place, _first_of_rounds(leaf, items[place]) * OUTPUTS + which
-    return Wiring(found, _ends(items, found, leaving), leaving, bundles, _pattern(own, found, leaving))
+        index = bisect_right(items, leaf, key=start_of) - 1
+        leaving[number] = index, _first_of_rounds(leaf, items[index]) * OUTPUTS + which
+    return Wiring(links, _ends(items, links, leaving), leaving, bundles, _pattern(own, links, leaving))
 
 
 def _bundles(tree: Tree, items: list[Item]) -> dict[tuple[int, int], int]:
@@ -97,8 +97,8 @@ def _ends(
         inputs[to][tensor] = None
         if come >= 0:
             outputs[come][tensor] = None
-    for place, tensor in leaving.values():
-        outputs[place][tensor] = None
+    for index, tensor in leaving.values():
+        outputs[index][tensor] = None
     return {item: Ends(list(come), list(go)) for item, come, go in zip(items, inputs, outputs, strict=True)}
 
 
@@ -108,21 +108,21 @@ def _pattern(
     """Cache key of the lines of a group: its tensors are numbered in the order of the lines."""
     number: dict[int, int] = {}
     inner = [(come, to, number.setdefault(tensor, len(number))) for come, to, tensor in lines]
-    outer = [(place, number.setdefault(tensor, len(number))) for place, tensor in leaving.values()]
+    outer = [(index, number.setdefault(tensor, len(number))) for index, tensor in leaving.values()]
     return (*inner, *outer, tuple(number.get(tensor, -1) for tensor in ends.inputs))
 
 
 def _ancestors(item: Item) -> list[Item]:
-    found = []
+    ancestors = []
     above = item.parent
     while above is not None:
-        found.append(above)
+        ancestors.append(above)
         above = above.parent
-    return found[::-1]
+    return ancestors[::-1]
 
 
 def first_of_repeats(leaves: Array, items: list[Item] | tuple[Item, ...]) -> Array:
-    """Leaves of a repeat as the same ones of the first."""
+    """Replace leaves in any round of a repeat by the same leaves of its first round."""
     repeats = [item for item in items if item.repeat > 1]
     if not repeats or not len(leaves):
         return leaves

@@ -69,20 +69,20 @@ class Captures:
 
     def listed(self) -> list[Capture]:
         """Every capture there is now, the newest first."""
-        found: dict[str, Capture] = {}
+        captures: dict[str, Capture] = {}
         for place in self.places:
             for path in _files(place) if place.is_dir() else [place]:
                 name = str(path.relative_to(place)) if place.is_dir() else place.name
                 if (capture := _capture(path, name)) is not None:
-                    found.setdefault(capture.id, capture)
-        return sorted(found.values(), key=lambda one: (-one.modified_ns, one.name))[:MOST_CAPTURES]
+                    captures.setdefault(capture.id, capture)
+        return sorted(captures.values(), key=lambda each: (-each.modified_ns, each.name))[:MOST_CAPTURES]
 
     def page(self, ids: Sequence[str]) -> bytes | None:
         """The page of one capture, or of two compared; None where there is none of that id."""
-        by_id = {one.id: one for one in self.listed()}
-        if not all(one in by_id for one in ids):
+        by_id = {capture.id: capture for capture in self.listed()}
+        if not all(key in by_id for key in ids):
             return None
-        wanted = tuple(by_id[one] for one in ids)
+        wanted = tuple(by_id[key] for key in ids)
         with self._making:
             if wanted not in self._pages:
                 self._pages[wanted] = self._made(wanted)
@@ -92,14 +92,14 @@ class Captures:
             return self._pages[wanted].html
 
     def document(self, key: str) -> bytes | None:
-        """The packed document that a page asks for; None where no page that is kept does."""
-        for made in list(self._pages.values()):
-            if key in made.documents:
-                return made.documents[key]
+        """The packed document that a page asks for; None where no cached page does."""
+        for capture_page in list(self._pages.values()):
+            if key in capture_page.documents:
+                return capture_page.documents[key]
         return None
 
     def _made(self, wanted: Sequence[Capture]) -> CapturePage:
-        shown = [one for capture in wanted for one in viewed(capture.path)]
+        shown = [graph for capture in wanted for graph in viewed(capture.path)]
         title, apart, documents = title_of(shown), dict[str, bytes](), list[PageDocument]()
         for document in documents_of(shown, **self.extras):
             if len(document.packed) > MOST_INLINE_BYTES:

@@ -57,8 +57,8 @@ def _of_file(path: Path) -> list[Viewed]:
     if suffix_of(path) in (".html", ".htm"):
         from torchatlas.export.html import load_pages
 
-        found = load_pages(path)
-        return [Viewed(graph, path.name if len(found) == 1 else name) for name, graph in found]
+        pages = load_pages(path)
+        return [Viewed(graph, path.name if len(pages) == 1 else name) for name, graph in pages]
     return [Viewed(Graph.load(path), path.name)]
 
 
@@ -92,22 +92,22 @@ def page_of(shown: Sequence[Viewed], *, title: str = "", **extras: Any) -> bytes
 
 
 def title_of(shown: Sequence[Viewed]) -> str:
-    """What the page of these graphs is called."""
-    return " and ".join(one.name for one in shown)
+    """The title of a page with these graphs."""
+    return " and ".join(item.name for item in shown)
 
 
 def documents_of(shown: Sequence[Viewed], *, title: str = "", **extras: Any) -> list[PageDocument]:
-    """What a page holds. Of two graphs the first document says how they are aligned."""
+    """The documents that a page holds. Of two graphs the first document says how they are aligned."""
     extras = _checked(title, extras)
     if len(shown) > 2:
         raise InvalidInputError(f"{len(shown)} graphs do not fit side by side: view one, or compare two.")
     documents = []
-    for number, one in enumerate(shown):
-        more = {**one.extras, **extras} if number == 0 else dict(one.extras)
+    for number, item in enumerate(shown):
+        more = {**item.extras, **extras} if number == 0 else dict(item.extras)
         if number == 0 and len(shown) == 2:
             more["other"] = shown[1].graph
-        data = document(one.graph, title=(title if len(shown) == 1 else "") or one.name, **more)
-        documents.append(PageDocument(one.name, data))
+        data = document(item.graph, title=(title if len(shown) == 1 else "") or item.name, **more)
+        documents.append(PageDocument(item.name, data))
     return documents
 
 

@@ -35,18 +35,18 @@ def document(graph: Graph, **extras: Any) -> bytes:
     check_savable(graph, "the page")
     with collection_paused():
         subject = Subject(graph, extras)
-        found: dict[str, Parts] = {}
+        viewer_members: dict[str, Parts] = {}
         for name in [*(name for name in SECTIONS if name != _LAST), _LAST]:
             for member, content in SECTIONS[name].members(subject).items():
-                found[f"viewer/{member}"] = _parts(member, content)
-        members = graph_members(_without_values(graph), "the page") | dict(sorted(found.items()))
+                viewer_members[f"viewer/{member}"] = _parts(member, content)
+        members = graph_members(_without_values(graph), "the page") | dict(sorted(viewer_members.items()))
         file = io.BytesIO()
         write_members(file, members)
     return file.getvalue()
 
 
 def _check(extras: dict[str, Any]) -> None:
-    known = sorted({name for one in SECTIONS for name in SECTIONS[one].takes})
+    known = sorted({name for section in SECTIONS for name in SECTIONS[section].takes})
     for name in extras:
         if name not in known:
             hint = did_you_mean(name, known) or "."

@@ -58,7 +58,7 @@ def view(
         >>> graph = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4))
         >>> page = atlas.view(graph, overlay={"addmm": 0.5})  # doctest: +SKIP
     """
-    shown = [one for item in items for one in viewed(item)]
+    shown = [graph for item in items for graph in viewed(item)]
     data = page_of(
         shown,
         title=title,

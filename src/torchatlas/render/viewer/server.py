@@ -107,25 +107,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         owner = self.server.owner
-        found = _ADDRESS.fullmatch(self.path.partition("?")[0])
-        token = found["token"] if found else ""
+        match = _ADDRESS.fullmatch(self.path.partition("?")[0])
+        token = match["token"] if match else ""
         if not self._is_local() or not hmac.compare_digest(token.encode(), owner.token.encode()):
             self._send(HTTPStatus.FORBIDDEN, "text/plain", b"refused\n")
-        elif found is None or (self.command == "POST") != (found["place"] == "stop"):
+        elif match is None or (self.command == "POST") != (match["place"] == "stop"):
             self._send(HTTPStatus.NOT_FOUND, "text/plain", b"there is nothing here\n")
-        elif found["place"] == "stop":
+        elif match["place"] == "stop":
             if self.headers.get("Origin") is None:
                 self._send(HTTPStatus.FORBIDDEN, "text/plain", b"refused\n")
                 return
             self._send(HTTPStatus.OK, "text/plain", b"ended\n")
             threading.Thread(target=self.server.shutdown, daemon=True).start()
-        elif found["place"] == "captures.json":
-            content = {"captures": [one.to_dict() for one in owner.captures.listed()]}
+        elif match["place"] == "captures.json":
+            content = {"captures": [capture.to_dict() for capture in owner.captures.listed()]}
             self._send(HTTPStatus.OK, "application/json", json.dumps(content).encode())
-        elif found["ids"]:
-            self._send_page(found["ids"].split("+"))
-        elif found["key"]:
-            data = owner.captures.document(found["key"])
+        elif match["ids"]:
+            self._send_page(match["ids"].split("+"))
+        elif match["key"]:
+            data = owner.captures.document(match["key"])
             if data is None:
                 self._send(HTTPStatus.NOT_FOUND, "text/plain", b"this capture has changed: load the page again\n")
             else:
@@ -149,12 +149,12 @@ class _Handler(BaseHTTPRequestHandler):
         return (
             len(host) == 1
             and host[0] in hosts
-            and all(origin in {f"http://{one}" for one in hosts} for origin in origins)
+            and all(origin in {f"http://{name}" for name in hosts} for origin in origins)
             and (follows_link or all(site in ("same-origin", "none") for site in sites))
         )
 
     def _send_page(self, ids: list[str]) -> None:
-        # The page itself says what it may do; who may hold it in a frame only a header can say.
+        # The page itself says what it may do; only a header can say who may hold it in a frame.
         framed = "frame-ancestors 'self'"
         try:
             page = self.server.owner.captures.page(ids)

@@ -42,12 +42,12 @@ class Subject:
     @cached_property
     def opened(self) -> list[Item]:
         """The groups that are open in the still picture, in the order in which pages open them."""
-        opened, found = self._picture[1], list[Item]()
+        opened, groups = self._picture[1], list[Item]()
         for step in opening_order(self.outline, Importance(self.outline, self.words)):
-            if len(found) == len(opened):
+            if len(groups) == len(opened):
                 break
-            found += [group for group in step if group in opened]
-        return found
+            groups += [group for group in step if group in opened]
+        return groups
 
     @property
     def tree(self) -> Tree:
@@ -73,6 +73,6 @@ class Subject:
         """All arithmetic of every node, multiply-adds twice; -1 where it is unknown."""
         if (counts := self.counts) is None:
             return None
-        found: Array = (counts.flops.clip(0) + counts.elementwise_flops.clip(0)).astype("f8")
-        found[(counts.flops < 0) & (counts.elementwise_flops < 0)] = -1
-        return found
+        arithmetic: Array = (counts.flops.clip(0) + counts.elementwise_flops.clip(0)).astype("f8")
+        arithmetic[(counts.flops < 0) & (counts.elementwise_flops < 0)] = -1
+        return arithmetic

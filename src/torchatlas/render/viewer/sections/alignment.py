@@ -21,7 +21,7 @@ def alignment(subject: Subject) -> Members:
         return {}
     if not isinstance(other, Graph):
         raise InvalidInputError(f"other= takes a Graph to compare with, not {type(other).__name__}.")
-    comparison, found = compared(subject.graph, other, subject.extras.get("device"))
+    comparison, aligned = compared(subject.graph, other, subject.extras.get("device"))
     changed = [
         [
             change.before.id,
@@ -40,10 +40,10 @@ def alignment(subject: Subject) -> Members:
     ]
     return {
         "alignment.json": {
-            "pairs": sorted(found.pairs),
+            "pairs": sorted(aligned.pairs),
             "changed": changed,
-            "only_a": found.removed,
-            "only_b": found.added,
+            "only_a": aligned.removed,
+            "only_b": aligned.added,
             "modules": modules,
             "times": {path: change.verdict for path, change in comparison.times.items()},
             "time": _time_text(comparison.times[""]),

@@ -37,7 +37,7 @@ def _rows(graph: Graph, rows: dict[str, int]) -> list[int]:
     remote = [row.type is OperationType.COMMUNICATION for row in graph.tables.operations]
     calls = zip(columns["node_operation"].tolist(), columns["node_arguments"].tolist(), strict=True)
     known: dict[tuple[Any, ...], int] = {}
-    found: list[int] = []
+    row_of_node: list[int] = []
     for node, (operation, call) in enumerate(calls):
         # what a collective hands over depends on what it makes and writes as well
         key = (operation, call, node if remote[operation] else -1, *taken[first[node] : first[node + 1]])
@@ -45,8 +45,8 @@ def _rows(graph: Graph, rows: dict[str, int]) -> list[int]:
         if row is None:
             text = _text(nodes[node].attributes)
             row = known[key] = rows.setdefault(text, len(rows))
-        found.append(row)
-    return found
+        row_of_node.append(row)
+    return row_of_node
 
 
 def _text(named: dict[str, Any]) -> str:
@@ -54,7 +54,7 @@ def _text(named: dict[str, Any]) -> str:
 
 
 def _plain(item: Any) -> Any:
-    """What JSON has as itself, everything else in words."""
+    """Numbers, lists and other things that JSON has stay themselves; everything else becomes text."""
     if item is None or isinstance(item, (bool, int)):
         return item if not isinstance(item, int) or abs(item) < 2**53 else str(item)
     if isinstance(item, float):

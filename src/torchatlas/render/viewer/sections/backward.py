@@ -10,15 +10,15 @@ from torchatlas.render.viewer.subject import Subject
 @section("backward", "backward")
 def backward(subject: Subject) -> Members:
     """`backward` is what atlas.record_backward returns, or one of its runs."""
-    given = subject.extras.get("backward")
-    if given is None:
+    recording = subject.extras.get("backward")
+    if recording is None:
         return {}
     from torchatlas.autograd.backward_steps import steps_of  # a graph alone is looked at without torch
     from torchatlas.autograd.record_backward import BackwardRecording, BackwardRun
 
-    runs = given.runs if isinstance(given, BackwardRecording) else [given]
+    runs = recording.runs if isinstance(recording, BackwardRecording) else [recording]
     if not runs or not isinstance(runs[0], BackwardRun):
-        what = "a recording in which nothing ran" if not runs else type(given).__name__
+        what = "a recording in which nothing ran" if not runs else type(recording).__name__
         raise InvalidInputError(f"backward= takes what atlas.record_backward returns, not {what}.")
     if len(runs) > 1:
         subject.left_out.append(

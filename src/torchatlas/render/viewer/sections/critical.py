@@ -11,7 +11,7 @@ from torchatlas.render.viewer.subject import Subject
 
 @section("critical")
 def critical(subject: Subject) -> Members:
-    """By time where it was measured, else by arithmetic, as in the still picture; else by the number of nodes."""
+    """The path by time where it was measured, else by arithmetic, as in the still picture; else by number of nodes."""
     graph, arithmetic = subject.graph, subject.arithmetic
     if not len(graph):
         return {}

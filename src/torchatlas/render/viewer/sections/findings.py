@@ -22,26 +22,26 @@ _MOST_NODES = 1_000  # of one finding: a line in a loop may have run a million t
 @section("findings", "findings")
 def findings(subject: Subject) -> Members:
     """`findings` is what atlas.doctor returns: a visit, or its findings."""
-    given = subject.extras.get("findings")
-    if given is None:
+    reported = subject.extras.get("findings")
+    if reported is None:
         return {}
     from torchatlas.diagnosis.findings import Finding  # a graph alone is looked at without torch
 
-    listed = list(given) if isinstance(given, Iterable) else [given]
-    if wrong := [one for one in listed if not isinstance(one, Finding)]:
+    listed = list(reported) if isinstance(reported, Iterable) else [reported]
+    if wrong := [item for item in listed if not isinstance(item, Finding)]:
         raise InvalidInputError(f"findings= takes what atlas.doctor returns, not {type(wrong[0]).__name__}.")
     places = Places(subject.graph)
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
 
     def add(finding: Finding, cause: int | None) -> None:
-        number = len(found)
-        found.append(_row(finding, cause, places))
-        for one in finding.follows:
-            add(one, number)
+        number = len(rows)
+        rows.append(_row(finding, cause, places))
+        for consequence in finding.follows:
+            add(consequence, number)
 
-    for one in listed:
-        add(one, None)
-    return {"findings.json": found}
+    for finding in listed:
+        add(finding, None)
+    return {"findings.json": rows}
 
 
 def _row(finding: Any, cause: int | None, places: Places) -> dict[str, Any]:
@@ -85,8 +85,8 @@ class Places:
 
     def _at(self, lines: list[Any]) -> list[int]:
         rows = [row for line in lines for row in self._rows.get((line.file, line.line), [])]
-        found: list[int] = np.flatnonzero(np.isin(self.graph.columns["node_source"], rows)).tolist() if rows else []
-        return found
+        nodes: list[int] = np.flatnonzero(np.isin(self.graph.columns["node_source"], rows)).tolist() if rows else []
+        return nodes
 
     def _takers(self, words: set[str]) -> list[int]:
         """Nodes that take a parameter or buffer that is named."""
@@ -94,5 +94,5 @@ class Places:
         rows = [row for row, name in enumerate(self.graph.tables.names) if name in words]
         roles = [ROLES.index(Role.PARAMETER), ROLES.index(Role.BUFFER)]
         values = np.isin(columns["value_parameter"], rows) & np.isin(columns["value_role"], roles)
-        found: list[int] = self.graph.index.node_of_input[values[columns["input_value"]]].tolist()
-        return found
+        nodes: list[int] = self.graph.index.node_of_input[values[columns["input_value"]]].tolist()
+        return nodes

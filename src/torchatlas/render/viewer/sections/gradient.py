@@ -26,7 +26,7 @@ def gradient(subject: Subject) -> Members:
     squares = np.array([norms.get(name, 0.0) ** 2 for name in graph.tables.names])
     squares[np.isnan(squares)] = math.inf
     pairs = np.unique(np.stack([leaves, names]), axis=1)  # an op may take one parameter twice
-    found = np.full(len(graph), np.nan)
+    node_norms = np.full(len(graph), np.nan)
     reached = np.unique(pairs[0])
-    found[subject.tree.node[reached]] = np.sqrt(np.bincount(pairs[0], squares[pairs[1]])[reached])
-    return {"node_gradient.npy": found}
+    node_norms[subject.tree.node[reached]] = np.sqrt(np.bincount(pairs[0], squares[pairs[1]])[reached])
+    return {"node_gradient.npy": node_norms}

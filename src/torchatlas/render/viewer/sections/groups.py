@@ -23,14 +23,14 @@ def partition(subject: Subject) -> Members:
     if report is None:
         return {}
     _check(subject.graph, "partition", report, PartitionReport)
-    names = [f"{one.node_id} {one.pattern}" for one in report.subgraphs]
+    names = [f"{subgraph.node_id} {subgraph.pattern}" for subgraph in report.subgraphs]
     about = {
         "title": "subgraphs",
         "names": names,
-        "reasons": [str(one.partition_reason) for one in report.subgraphs],
-        "bounds": [str(one.recommended_bottleneck) for one in report.subgraphs],
+        "reasons": [str(subgraph.partition_reason) for subgraph in report.subgraphs],
+        "bounds": [str(subgraph.recommended_bottleneck) for subgraph in report.subgraphs],
     }
-    ops = (one.ops for one in report.subgraphs)
+    ops = (subgraph.ops for subgraph in report.subgraphs)
     return {"groups/partition.json": about, "node_partition.npy": _groups(len(subject.graph), ops)}
 
 
@@ -54,10 +54,10 @@ def stages(subject: Subject) -> Members:
 
 def _groups(count: int, groups: Iterable[tuple[int, ...]]) -> Array:
     """For every node the number of its group; -1 for none."""
-    found = np.full(count, -1, np.int32)
+    group_of_node = np.full(count, -1, np.int32)
     for number, ops in enumerate(groups):
-        found[list(ops)] = number
-    return found
+        group_of_node[list(ops)] = number
+    return group_of_node
 
 
 def _check(graph: Graph, name: str, report: Any, kind: type[PartitionReport] | type[PipelinePlan]) -> None:

@@ -23,7 +23,7 @@ def info(subject: Subject) -> Members:
     """Made last: other sections say what they left out."""
     graph = subject.graph
     measured = graph.measured()
-    found = {
+    content = {
         "version": VERSION,
         "title": _title(subject),
         "time": None if measured is None else measured.what,
@@ -34,7 +34,7 @@ def info(subject: Subject) -> Members:
         "failed": _failed(graph),
         "left_out": subject.left_out,
     }
-    return {"info.json": found}
+    return {"info.json": content}
 
 
 def _title(subject: Subject) -> str:
@@ -47,7 +47,7 @@ def _title(subject: Subject) -> str:
 
 
 def _totals(subject: Subject) -> dict[str, Any]:
-    """What is unknown is None."""
+    """The totals of the graph; None where they are unknown."""
     graph, counts = subject.graph, subject.counts
     is_op = operations_mask(graph)
     flops, at_least = None, []
@@ -71,7 +71,7 @@ def _totals(subject: Subject) -> dict[str, Any]:
 
 
 def _device(subject: Subject) -> dict[str, Any] | None:
-    """What the roofline is drawn for. Rates are those of the dtype that most multiply-adds are made in."""
+    """The device of the roofline. Its rates are those of the dtype in which most multiply-adds are made."""
     if subject.counts is None:
         return None
     device = device_named(subject.extras.get("device"))
@@ -101,7 +101,7 @@ def _main_dtype(subject: Subject) -> str:
 
 
 def _failed(graph: Graph) -> dict[str, Any] | None:
-    """Where the program stopped: the last op that ran before, and what it stopped at. An op that raises has no node."""
+    """Where the program stopped: the last op that ran, and the note that says why. An op that raises has no node."""
     message = next((note for note in graph.notes if note.startswith(STOPPED)), None)
     if message is None:
         return None

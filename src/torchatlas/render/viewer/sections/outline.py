@@ -23,7 +23,7 @@ Child = tuple[str, int, int, int, int, int, int, int, int, int, int, int]
 @section("outline")
 def outline(subject: Subject) -> Members:
     """The templates of all groups."""
-    return {"outline.json": _Templates(subject).found()}
+    return {"outline.json": _Templates(subject).content()}
 
 
 class _Templates:
@@ -34,7 +34,7 @@ class _Templates:
         self._classes: dict[str, int] = {}
         self._templates: dict[tuple[Child, ...], int] = {}
 
-    def found(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         last = self._template(self.outline.root)  # made after all others: in the file it is the first
         opened = [(item.start, item.stop, item.depth) for item in self.subject.opened]
         return {

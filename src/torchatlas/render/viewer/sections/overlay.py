@@ -16,21 +16,21 @@ from torchatlas.render.viewer.subject import Subject
 @section("overlay", "overlay")
 def overlay(subject: Subject) -> Members:
     """`overlay` is {name: number}, with names of nodes or paths of modules, or several by title: {title: {...}}."""
-    given = subject.extras.get("overlay")
-    if given is None:
+    mapping = subject.extras.get("overlay")
+    if mapping is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise InvalidInputError(f"overlay= takes names and numbers, {{name: number}}, not {type(given).__name__}.")
-    if not given:
+    if not isinstance(mapping, Mapping):
+        raise InvalidInputError(f"overlay= takes names and numbers, {{name: number}}, not {type(mapping).__name__}.")
+    if not mapping:
         return {}
-    several = [isinstance(item, Mapping) for item in given.values()]
+    several = [isinstance(item, Mapping) for item in mapping.values()]
     if any(several) and not all(several):
         raise InvalidInputError("overlay= takes either {name: number} or {title: {name: number}}, not both at once.")
-    titled = given if several[0] else {"overlay": given}
-    return {"overlay.json": [_one(subject.graph, title, numbers) for title, numbers in titled.items()]}
+    titled = mapping if several[0] else {"overlay": mapping}
+    return {"overlay.json": [_overlay_of(subject.graph, title, numbers) for title, numbers in titled.items()]}
 
 
-def _one(graph: Graph, title: Any, numbers: Mapping[Any, Any]) -> dict[str, Any]:
+def _overlay_of(graph: Graph, title: Any, numbers: Mapping[Any, Any]) -> dict[str, Any]:
     if not isinstance(title, str):
         raise InvalidInputError(f"overlay: a title is text, not {title!r}.")
     nodes: list[tuple[int, float | None]] = []
@@ -50,9 +50,9 @@ def _one(graph: Graph, title: Any, numbers: Mapping[Any, Any]) -> dict[str, Any]
 def _number(name: Any, number: Any) -> float | None:
     """A number; None for one that is not finite: unknown is not zero."""
     try:
-        found = float(number)
+        value = float(number)
     except (TypeError, ValueError, OverflowError):
-        found = None
-    if found is None or isinstance(number, (str, bytes)):
+        value = None
+    if value is None or isinstance(number, (str, bytes)):
         raise InvalidInputError(f"overlay: {name!r} has {number!r}, which is no number.")
-    return found if math.isfinite(found) else None
+    return value if math.isfinite(value) else None

@@ -13,19 +13,20 @@ from torchatlas.render.viewer.subject import Subject
 
 @section("saved")
 def saved(subject: Subject) -> Members:
-    """By the id of the value, the nodes that read it."""
+    """Id of a saved value -> the nodes that read it in backward."""
     graph = subject.graph
     value, node = _of_autograd(graph) if graph.source == "autograd" else _of_run(graph)
-    found: dict[str, list[int]] = {}
-    for one, reader in zip(value.tolist(), node.tolist(), strict=True):
-        readers = found.setdefault(str(one), [])
+    readers_by_value: dict[str, list[int]] = {}
+    for number, reader in zip(value.tolist(), node.tolist(), strict=True):
+        readers = readers_by_value.setdefault(str(number), [])
         if not readers or readers[-1] != reader:
             readers.append(reader)
-    return {"saved.json": found} if found else {}
+    return {"saved.json": readers_by_value} if readers_by_value else {}
 
 
 def _of_run(graph: Graph) -> tuple[Array, Array]:
-    """What forward made, or was given, and an op of backward takes. Parameters are there anyway: nobody keeps them."""
+    """Values that forward made or was given and an op of backward reads, with these ops. Parameters need not be kept:
+    they are there anyway."""
     columns, reader = graph.columns, graph.index.node_of_input
     value = columns["input_value"]
     before = [PHASES.index(Phase.FORWARD), PHASES.index(Phase.RECOMPUTE)]
@@ -37,7 +38,8 @@ def _of_run(graph: Graph) -> tuple[Array, Array]:
 
 
 def _of_autograd(graph: Graph) -> tuple[Array, Array]:
-    """What no node of backward makes was saved by the node that takes it, unless it is the leaf of an accumulation."""
+    """Values that no node of backward makes, with the node that reads and so saved each; the leaves that gradients
+    accumulate in are left out."""
     columns, reader = graph.columns, graph.index.node_of_input
     value = columns["input_value"]
     leaves = np.array([row.type is OperationType.ACCUMULATE for row in graph.tables.operations] or [False])

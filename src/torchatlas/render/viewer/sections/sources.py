@@ -28,13 +28,13 @@ def sources(subject: Subject) -> Members:
     by_file: dict[str, dict[int, str]] = {}
     for row in graph.tables.sources:
         by_file.setdefault(row.file, {})[row.line] = row.text
-    found = {}
+    ranges_by_file = {}
     for file, wanted in sorted(by_file.items()):
         lines = _lines(graph, file)
         standing = [line for line, text in wanted.items() if 0 < line <= len(lines) and lines[line - 1].strip() == text]
         if ranges := _ranges(sorted(standing), lines):
-            found[encodable(file)] = ranges
-    return {"sources.json": found} if found else {}
+            ranges_by_file[encodable(file)] = ranges
+    return {"sources.json": ranges_by_file} if ranges_by_file else {}
 
 
 def _lines(graph: Graph, file: str) -> list[str]:

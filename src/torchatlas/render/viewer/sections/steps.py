@@ -18,10 +18,10 @@ _NOT_DRAWN = {"number", "start_ns", "structure", "ops", "changed", "finished", "
 def steps(subject: Subject) -> Members:
     """`steps` is a mapping: "columns" {name: numbers}, "shown" the number of the step that the graph is of, "changes"
     {number: what changed in words}. Columns are of equal length; "number" and "wall_ns" are needed."""
-    given = subject.extras.get("steps")
-    if given is None:
+    table = subject.extras.get("steps")
+    if table is None:
         return {}
-    columns = given["columns"] if isinstance(given, Mapping) and "columns" in given else None
+    columns = table["columns"] if isinstance(table, Mapping) and "columns" in table else None
     if not isinstance(columns, Mapping) or not {"number", "wall_ns"} <= columns.keys():
         raise InvalidInputError("steps= takes the table of a run; save its page with run.save('run.html').")
     if len({len(column) for column in columns.values()}) != 1:
@@ -31,16 +31,16 @@ def steps(subject: Subject) -> Members:
         subject.left_out.append(
             f"Of {count:,} steps the page shows the last {MOST_STEPS:,}. run.columns holds all of them."
         )
-    kept = {name: column[-MOST_STEPS:] for name, column in columns.items()}
+    last_steps = {name: column[-MOST_STEPS:] for name, column in columns.items()}
     return {
         "steps.json": {
-            "shown": given.get("shown"),
-            "changes": [[int(number), str(words)] for number, words in given.get("changes", {}).items()],
-            "numbers": [int(number) for number in kept["number"]],
+            "shown": table.get("shown"),
+            "changes": [[int(number), str(words)] for number, words in table.get("changes", {}).items()],
+            "numbers": [int(number) for number in last_steps["number"]],
             "rows": [
                 {"name": name, "unit": _unit(name), "values": _values(name, column)}
-                for name, column in kept.items()
-                if name not in _NOT_DRAWN and any(one is not None for one in column)
+                for name, column in last_steps.items()
+                if name not in _NOT_DRAWN and any(cell is not None for cell in column)
             ],
         }
     }
@@ -53,12 +53,12 @@ def _unit(name: str) -> str:
 
 def _values(name: str, column: Sequence[Any]) -> list[float | str | None]:
     """Numbers; None where one is not known. NaN and infinities, which JSON has not, as text: they are looked for."""
-    found: list[float | str | None] = []
-    for one in column:
-        if one is None:
-            found.append(None)
-        elif isinstance(one, (int, float)):
-            found.append(one if math.isfinite(one) else str(float(one)))
+    values: list[float | str | None] = []
+    for cell in column:
+        if cell is None:
+            values.append(None)
+        elif isinstance(cell, (int, float)):
+            values.append(cell if math.isfinite(cell) else str(float(cell)))
         else:
-            raise InvalidInputError(f"steps=: column {name!r} holds {one!r}, which is no number.")
-    return found
+            raise InvalidInputError(f"steps=: column {name!r} holds {cell!r}, which is no number.")
+    return values

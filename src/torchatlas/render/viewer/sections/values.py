@@ -18,38 +18,38 @@ _MOST_VALUES = 50_000  # each takes 24 bytes: more would be most of the page
 
 @section("values")
 def values(subject: Subject) -> Members:
-    """By the id of the value. What was not recorded is null: statistics have no share of zeros and no histogram."""
+    """Id of a value -> its figures, null where not recorded: statistics have no share of zeros and no histogram."""
     graph, columns = subject.graph, subject.graph.columns
-    kept: dict[int, Array] = {}
+    arrays: dict[int, Array] = {}
     for key, array in graph.recorded.items():
         node, _, output = key.partition(":")
         if node.isdecimal() and output.isdecimal():  # else what a replay or a program needs
             value = int(columns["output_value"][columns["output_ptr"][int(node)] + int(output)])
             if value >= 0:
-                kept[value] = array
-    if not kept:
+                arrays[value] = array
+    if not arrays:
         return {}
-    if len(kept) > _MOST_VALUES:
+    if len(arrays) > _MOST_VALUES:
         subject.left_out.append(
-            f"The statistics of {len(kept):,} recorded values are not in this page (at most {_MOST_VALUES:,} are): "
+            f"The statistics of {len(arrays):,} recorded values are not in this page (at most {_MOST_VALUES:,} are): "
             "graph.subgraph(scope=...) makes a smaller one."
         )
         return {}
-    are_statistics = all(array.shape == (5,) and array.dtype == np.float64 for array in kept.values())
-    with_histograms = len(kept) <= _MOST_HISTOGRAMS
+    are_statistics = all(array.shape == (5,) and array.dtype == np.float64 for array in arrays.values())
+    with_histograms = len(arrays) <= _MOST_HISTOGRAMS
     if not are_statistics and not with_histograms:
         subject.left_out.append(
-            f"The histograms of {len(kept):,} recorded values are not in this page (at most {_MOST_HISTOGRAMS:,} are): "
-            "graph.subgraph(scope=...) makes a smaller one."
+            f"The histograms of {len(arrays):,} recorded values are not in this page (at most "
+            f"{_MOST_HISTOGRAMS:,} are): graph.subgraph(scope=...) makes a smaller one."
         )
     sizes = [_elements(layout.shape) for layout in graph.tables.layouts]
-    found: dict[str, Any] = {}
-    for value, array in sorted(kept.items()):
+    statistics: dict[str, Any] = {}
+    for value, array in sorted(arrays.items()):
         if are_statistics:
-            found[str(value)] = _noted(array, sizes[int(columns["value_layout"][value])])
+            statistics[str(value)] = _noted(array, sizes[int(columns["value_layout"][value])])
         elif array.size and array.dtype.kind in "biufc":
-            found[str(value)] = _computed(array, with_histograms)
-    return {"values.json": found} if found else {}
+            statistics[str(value)] = _computed(array, with_histograms)
+    return {"values.json": statistics} if statistics else {}
 
 
 def _elements(shape: tuple[int | str, ...]) -> int | None:
@@ -64,7 +64,7 @@ def _noted(array: Array, elements: int | None) -> dict[str, Any]:
 
 
 def _computed(array: Array, with_histogram: bool) -> dict[str, Any]:
-    """Of a whole tensor; of complex numbers their absolute values."""
+    """The figures of a whole tensor; of complex numbers those of their absolute values."""
     numbers = (np.abs(array) if array.dtype.kind == "c" else array).astype(np.float64).ravel()
     finite = numbers[np.isfinite(numbers)]
     share = len(finite) / len(numbers)
@@ -73,11 +73,11 @@ def _computed(array: Array, with_histogram: bool) -> dict[str, Any]:
     low, high = float(finite.min()), float(finite.max())
     largest = max(abs(low), abs(high)) or 1.0
     scaled = finite / largest  # squares and sums of very large numbers would not be finite
-    found = _row(float(scaled.mean()) * largest, float(scaled.std()) * largest, low, high, share)
-    found["zeros"] = _rounded(float((numbers == 0).mean()))
+    row = _row(float(scaled.mean()) * largest, float(scaled.std()) * largest, low, high, share)
+    row["zeros"] = _rounded(float((numbers == 0).mean()))
     if with_histogram:
-        found |= {"low": _rounded(low), "high": _rounded(high), "histogram": _histogram(scaled).tolist()}
-    return found
+        row |= {"low": _rounded(low), "high": _rounded(high), "histogram": _histogram(scaled).tolist()}
+    return row
 
 
 def _histogram(numbers: Array) -> Array:

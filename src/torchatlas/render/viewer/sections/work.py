@@ -8,7 +8,7 @@ from torchatlas.render.viewer.subject import Subject
 
 @section("work")
 def work(subject: Subject) -> Members:
-    """What atlas.cost sums."""
+    """Per node the figures that atlas.cost sums."""
     counts = subject.counts
     if counts is None:
         return {}
