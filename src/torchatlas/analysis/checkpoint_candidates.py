@@ -35,7 +35,7 @@ class Candidate:
     last: int
     stop: int  # the last node that runs again
     resume: int  # the node of backward before which they do
-    backward_end: int  # the node after which its arguments are let go
+    backward_end: int  # the node after which its arguments are freed
     saved_bytes: int  # of saved tensors inside it, which checkpointing would free
     output_bytes: int
     flops: int  # of what runs again; 2 per multiply-add
@@ -90,7 +90,7 @@ class TrainingStep:
     # -- what is read where --------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Index who reads and writes which storage, by node and by storage, and the storages by birth."""
+        """Index the nodes that read and write each storage, by node and by storage, and the storages by birth."""
         columns = self.graph.columns
         node = self.graph.index.node_of_input
         storage = columns["value_storage"][columns["input_value"]].astype(np.int64)

@@ -266,13 +266,13 @@ class Search:
         trial.choose(())
         taken = np.zeros(len(self.candidates), bool)  # these
         covered = np.zeros(len(self.candidates), bool)  # and these are inside of them
-        place, value = -1, np.zeros(0)
+        peak_node, value = -1, np.zeros(0)
         while True:
             if trial.peak() <= self.limit and not all_the_way:
                 return _in_order(trial.chosen)
-            if trial.place() != place:
-                place = trial.place()
-                freed = freeing.at(place)
+            if trial.peak_node() != peak_node:
+                peak_node = trial.peak_node()
+                freed = freeing.at(peak_node)
                 value = np.zeros(0)
             if not len(value):
                 gain, price = freed - freeing.inside(freed * taken), self._works - freeing.inside(self._works * taken)

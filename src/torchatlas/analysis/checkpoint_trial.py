@@ -36,7 +36,7 @@ class Trial:
     def peak(self) -> int:
         return max(self._most[1], self._most_again[1])
 
-    def place(self) -> int:
+    def peak_node(self) -> int:
         """The node of the peak, or the one before which a module that runs again reaches it. Of equal peaks the first
         node counts; of modules that run again the last, which is the first module of the model."""
         again = self._most_again[1] > self._most[1]

@@ -1,4 +1,4 @@
-"""Graph -> what every module has and did: parameters, multiply-adds, time, memory, and the shapes that it hands on."""
+"""Graph -> what every module has and did: parameters, multiply-adds, time, memory, and the shapes of its outputs."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def own_allocated_bytes(graph: Graph) -> list[int]:
     return own_sums(graph, born[made], np.maximum(size[made], 0))
 
 
-# -- what a module's call hands on -------------------------------------------------------------------------------------
+# -- inputs and outputs of a module's call -----------------------------------------------------------------------------
 
 
 def outputs_by_path(graph: Graph) -> dict[str, tuple[Shape, ...]]:
