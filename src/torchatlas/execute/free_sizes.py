@@ -129,7 +129,7 @@ def freest(attempt: Attempt, sizes: Mapping[Size, int], budget_s: float) -> tupl
 
 
 def _groups(left: Iterable[Size], sizes: Mapping[Size, int]) -> list[frozenset[Size]]:
-    """Dimensions of the same number and size, in the order of their numbers."""
+    """Equal sizes of the same dimension, grouped, in the order of dimensions."""
     groups: dict[tuple[int, int], set[Size]] = {}
     for size in sorted(left, key=lambda size: (size[1], size[0])):
         groups.setdefault((size[1], sizes[size]), set()).add(size)

@@ -21,7 +21,7 @@ from torchatlas.torch_private import OpOverload
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Stands for what a register holds."""
+    """A reference to a register, in arguments."""
 
     number: int
 

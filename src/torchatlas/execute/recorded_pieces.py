@@ -72,7 +72,7 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class RecordedProgram:
-    """A program that takes flat inputs, and what leads from the model's inputs and outputs to it.
+    """A program with flat inputs, and what maps the model's inputs and outputs to those of the program.
 
     Its instructions are named after the nodes of the graph.
     """
@@ -381,7 +381,7 @@ class _Pieces(RecordedOps):
         return super().register_of(value, op, index)
 
     def tensor(self, value: int) -> Register:
-        """The memory of a tensor, looked at in the way that was recorded; gradients pass."""
+        """A view, with the recorded layout, of the memory that a value lies in; gradients flow through it."""
         if (base := self.bases.get(self.storage[value])) is None:
             return self._tensor_from_outside(value)
         layout, known = self.layout_of(value), self.layout_in.get(base)

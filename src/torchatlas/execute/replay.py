@@ -120,7 +120,7 @@ class ReplayObserver(Observer):
 
 @contextmanager
 def _world(graph: Graph, generators: list[tuple[str, bool]]) -> Iterator[None]:
-    """No gradients, no modes, no autocast; generators and settings are afterwards as before."""
+    """A context without gradients, modes and autocast; generators and settings are afterwards as before."""
     devices = {device.partition(":")[0] for device in graph.tables.devices} - {"meta"}
     before = Settings(**settings())
     with ExitStack() as stack:

@@ -55,7 +55,7 @@ def save_onnx(graph: Graph, path: Path) -> None:
 
 
 def onnx_model(graph: Graph) -> Any:
-    """An onnx.ModelProto: nodes with our names, tensors by who made them, attributes, and what is known as metadata.
+    """An onnx.ModelProto: nodes with our names, tensors named after their makers, attributes, and figures as metadata.
 
     What no node made (parameters, buffers, states) is an initializer without data. ONNX has one tensor per input of a
     node: further ones that reach it, by writes to parts of a tensor, are inputs at the end. Nodes that must only wait
