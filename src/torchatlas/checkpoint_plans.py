@@ -139,8 +139,8 @@ class CheckpointCheck(ShownPart):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        found = {key: getattr(self, key) for key in (*self.__dataclass_fields__, "deviation", "passed")}
-        return found | {"differing": list(self.differing)}
+        fields = {key: getattr(self, key) for key in (*self.__dataclass_fields__, "deviation", "passed")}
+        return fields | {"differing": list(self.differing)}
 
     def __str__(self) -> str:
         equal = f"{self.compared:,} of {self.compared:,} gradients, buffers and losses are equal bit for bit"
@@ -308,7 +308,7 @@ class AppliedPlan(Shown, Bracket["AppliedPlan"]):
                 for module in chosen.values():
                     self._before.append((module, module.__dict__.get("forward")))
                     module.forward = Checkpointed(module.forward)
-        except BaseException:  # nobody will have this object to undo it with
+        except BaseException:  # the caller will not have this object to undo it with
             self.undo()
             raise
 
@@ -344,12 +344,12 @@ def _results(
         result = model(*args, **kwargs)
         total = default_loss(result) if loss is None else loss(result)
         total.backward()
-        found: dict[str, torch.Tensor | None] = {"loss": total.detach()}
+        tensors: dict[str, torch.Tensor | None] = {"loss": total.detach()}
         for name, tensor in (*model.named_parameters(), *named_tensors((args, kwargs), "input")):
             if tensor.is_leaf and tensor.requires_grad:
-                found[f"gradient of {name}"] = tensor.grad
-        found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
-        return found
+                tensors[f"gradient of {name}"] = tensor.grad
+        tensors |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+        return tensors
 
 
 def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:

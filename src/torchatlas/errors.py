@@ -131,7 +131,7 @@ class InputMismatchError(InvalidInputError, RuntimeError):
 
 
 class UnknownNameError(AtlasError, KeyError):
-    """A name of a device, a measure, a diagnosis or a file format that nobody registered.
+    """A name of a device, a measure, a diagnosis or a file format that is not registered.
 
     Take one of the names that the message lists.
 

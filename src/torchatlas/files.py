@@ -23,7 +23,7 @@ _KINDS = {
 
 
 def open_to_read(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a regular file. Others are refused at once: a named pipe would wait for somebody to write into it."""
+    """Open a regular file. Others are refused at once: reading a named pipe would wait for a writer."""
     _refuse_other(path, os.stat(path))  # to open a device may already do something
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -34,9 +34,9 @@ def open_to_read(path: str | os.PathLike[str]) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def _refuse_other(path: str | os.PathLike[str], found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+def _refuse_other(path: str | os.PathLike[str], status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
         raise FileSystemError(f"Cannot read {os.fspath(path)}: it is {kind}, not a file.")
 
 

@@ -109,8 +109,8 @@ def check_call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        given = ", ".join([*(described(arg) for arg in args), *(f"{k}={described(v)}" for k, v in kwargs.items())])
-        raise InvalidInputError(f"{_name(model)} takes {signature}, but was given ({given}): {error}.") from None
+        passed = ", ".join([*(described(arg) for arg in args), *(f"{k}={described(v)}" for k, v in kwargs.items())])
+        raise InvalidInputError(f"{_name(model)} takes {signature}, but was given ({passed}): {error}.") from None
 
 
 def check_keywords(function: Callable[..., Any], model: Any, keywords: Mapping[str, Any]) -> None:
@@ -163,9 +163,9 @@ def advice(error: BaseException, model: Any, inputs: Any) -> str | None:
         return f"{away[0]} is on {tensors[away[0]].device} and the model on {home}: move one, {away[0]}.to({home!r})."
     if "dtype" in str(error) or "scalar type" in str(error):
         kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in weights if tensor.is_floating_point()}
-        given = ", ".join(f"{name} {described(tensor)}" for name, tensor in tensors.items())
+        listed = ", ".join(f"{name} {described(tensor)}" for name, tensor in tensors.items())
         return (
-            f"the inputs are {given or 'no tensors'}; the model holds {' and '.join(sorted(kinds)) or 'no numbers'}. "
+            f"the inputs are {listed or 'no tensors'}; the model holds {' and '.join(sorted(kinds)) or 'no numbers'}. "
             "Ids are whole numbers, x.long(), on the command line --inputs int64:2,16; all else has the model's dtype."
         )
     return None

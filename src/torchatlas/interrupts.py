@@ -79,7 +79,7 @@ class signals_deferred:
 
 
 class Bracket(Generic[_Value]):
-    """A context manager whose beginning and end are whole, and that ends whenever it has begun.
+    """A context manager whose beginning and end cannot be interrupted, and that ends whenever it has begun.
 
     Classes define `_begin`, which returns what `as` names and cleans up after itself if it raises, and `_end`, which is
     given what `__exit__` is. Signals wait in both, not between them.
@@ -102,7 +102,7 @@ class Bracket(Generic[_Value]):
                 value = self._begin()
                 self._begun = begun = True
         except BaseException as error:
-            if begun:  # what had to wait came then, and nobody will leave what nobody has entered
+            if begun:  # a signal that had to wait came now: the `with` statement has not entered, so it will not leave
                 self._leave(type(error), error, error.__traceback__)
             raise
         return value
@@ -149,7 +149,7 @@ class _Exit:
 
     A handler may raise in the first instruction of any function of Python, `_leave` too, where nothing catches it. The
     statement then drops its `__exit__`, and with it the only reference to the second chance. A `with` statement looks
-    for `__exit__` before it enters; who asks later calls it himself.
+    for `__exit__` before it enters; code that looks it up later calls it itself.
     """
 
     def __get__(self, bracket: Bracket[Any] | None, owner: type[Bracket[Any]]) -> Callable[..., bool | None]:
@@ -177,7 +177,7 @@ if not TYPE_CHECKING:
 
 
 class whole(Bracket[_Value]):
-    """Somebody else's context manager as a bracket."""
+    """Any context manager as a bracket."""
 
     def __init__(self, manager: AbstractContextManager[_Value]) -> None:
         self._manager = manager
@@ -203,14 +203,14 @@ def bracketed(function: Callable[_Parameters, Iterator[_Value]]) -> Callable[_Pa
 
 
 class CheckedSignals(RepeatedBracket["CheckedSignals"]):
-    """For other people's code that must not be cut off anywhere, or that swallows what a signal's handler raises.
+    """For code of others that must not be interrupted just anywhere, or that swallows what a signal's handler raises.
 
-    A signal is handled in the next `check()`, which somebody has to call often; if none comes within a second, at once.
+    A signal is handled in the next `check()`, which has to be called often; if none comes within a second, at once.
     What the handler raises is raised again by later checks, and at the latest on leaving. In the main thread only.
     """
 
     _LONGEST_WAIT_S = 1.0
-    _PAUSE = 1000  # checks: what was raised is on its way out then, through `finally` blocks that must do their work
+    _PAUSE = 1000  # checks after one that raised: its exception is on its way out, through `finally` blocks
 
     def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
@@ -286,9 +286,9 @@ class Terminated(BaseException):
 
 
 class orderly_death(RepeatedBracket[None]):
-    """Who is asked to end in here, and would at once, first leaves what he has entered, and then dies of that signal.
+    """A block in which a signal that would end the process at once first leaves all `with` blocks, then ends it.
 
-    A program that handles the signal itself is left alone: what it raises leads out of everything as well.
+    A program that handles the signal itself is left alone: what its handler raises leaves the blocks as well.
     """
 
     def _begin(self) -> None:

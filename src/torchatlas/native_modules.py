@@ -1,4 +1,4 @@
-"""The extension module of the recorder in C++, once it is loaded: for those who must tell it to look away."""
+"""The extension module of the recorder in C++, once it is loaded: for code that has to pause it."""
 
 from __future__ import annotations
 

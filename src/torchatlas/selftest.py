@@ -80,15 +80,15 @@ def _told(canary: Callable[[], None]) -> Callable[[], str]:
 
 
 def _tried(checks: Iterable[tuple[str, Callable[[], str]]]) -> list[Check]:
-    found = []
+    tried = []
     for name, check in checks:
         began = time.perf_counter()
         try:
             works, detail = True, check()
         except Exception as error:
             works, detail = False, _in_one_line(error)
-        found.append(Check(name, works, detail, round(time.perf_counter() - began, 3)))
-    return found
+        tried.append(Check(name, works, detail, round(time.perf_counter() - began, 3)))
+    return tried
 
 
 def _in_one_line(error: Exception) -> str:
@@ -123,8 +123,8 @@ def replay() -> str:
     from torchatlas.execute.verify_replay import verify
 
     graph = _training_step()
-    found = verify(graph)
-    assert found, str(found)
+    verification = verify(graph)
+    assert verification, str(verification)
     return f"{len(graph)} nodes of a training step of a small GPT, replayed to the same bits"
 
 
@@ -139,8 +139,8 @@ def autograd_walk() -> str:
     loss = _loss(model(tokens))
     graph = autograd_graph(loss)
     debug_backward(loss).run()
-    found = [parameter.grad for parameter in parameters]
-    assert all(mine is not None and torch.equal(mine, one) for mine, one in zip(found, expected, strict=True))
+    gradients = [parameter.grad for parameter in parameters]
+    assert all(mine is not None and torch.equal(mine, one) for mine, one in zip(gradients, expected, strict=True))
     return f"{len(graph)} nodes; the debugger's gradients are torch's"
 
 

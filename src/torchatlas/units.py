@@ -34,10 +34,10 @@ def parse_bytes(text: str | float) -> int:
     >>> parse_bytes("1.5 GiB"), parse_bytes("80GB"), parse_bytes("512"), parse_bytes(512)
     (1610612736, 80000000000, 512, 512)
     """
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?)\s*(?:([kmgtpe])(i?))?b?\s*", str(text), re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?)\s*(?:([kmgtpe])(i?))?b?\s*", str(text), re.IGNORECASE)
+    if match is None:
         raise ValueError(f"{text!r} is no number of bytes, such as 1.5GiB or 80GB")
-    number, prefix, binary = found.groups()
+    number, prefix, binary = match.groups()
     power = "kmgtpe".index(prefix.lower()) + 1 if prefix else 0
     size = float(number) * float(1024 if binary else 1000) ** power
     if math.isinf(size):
@@ -52,13 +52,13 @@ def byte_limit(limit: str | float, argument: str = "limit", least: int = 1) -> i
     (24000000000, 8589934592)
     """
     try:
-        found = parse_bytes(limit)
+        size = parse_bytes(limit)
     except ValueError:
-        found = -1
-    if found < least:
+        size = -1
+    if size < least:
         above = " above zero" if least else ""
         raise InvalidInputError(f"{argument}={limit!r} is no number of bytes{above}, such as 1.5GiB or 80GB.")
-    return found
+    return size
 
 
 def byte_rate(bandwidth: str | float) -> float:

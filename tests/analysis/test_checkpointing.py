@@ -240,7 +240,7 @@ def test_a_trial_predicts_the_peak(name: str) -> None:
         chosen.sort(key=lambda one: one.first)
         trial.choose(chosen)
         peak, place = peak_and_place(step, chosen)
-        assert (trial.peak(), trial.place()) == (peak, place)
+        assert (trial.peak(), trial.peak_node()) == (peak, place)
 
 
 def test_the_bound_is_what_identical_blocks_take() -> None:

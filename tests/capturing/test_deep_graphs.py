@@ -41,7 +41,7 @@ ENDINGS = {
         "one, two = deep(), deep()\natlas.lifecycle(one + two)\ndel one\ntime.sleep(0.3)\ndel two\ntime.sleep(0.3)"
     ),
     "many walks leave no more than one": (
-        "def kept(): return sum(type(each).__name__ == '_Kept' for each in gc.get_objects())\n"
+        "def kept(): return sum(type(each).__name__ == '_Slab' for each in gc.get_objects())\n"
         "before = kept()\nfor _ in range(3):\n    atlas.lifecycle(y)\nassert kept() == before > 0"
     ),
     "in a thread": "t = threading.Thread(target=globals().pop, args=('y',))\nt.start()\nt.join()",

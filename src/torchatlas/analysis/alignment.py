@@ -1,4 +1,4 @@
-"""Two graphs -> which nodes of one stand for which of the other, by module and order, or by order alone."""
+"""Two graphs -> pairs of corresponding nodes, matched by module and order, or by order alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST = 4000  # runs of unequal operations longer than this are paired by pos
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Ids of nodes: which of one graph stand for which of the other, and which stand alone."""
+    """The nodes of two graphs by id: pairs that correspond, and those without a partner."""
 
     pairs: list[tuple[int, int]]  # by module and order
     changed: list[tuple[int, int]]  # of the pairs, those that are not alike; in order of the second graph
@@ -74,7 +74,7 @@ def _by_place(graph: Graph) -> dict[Place, list[_Row]]:
     values = [[shown[one] for one in layout[columns[f"{side}_value"]].tolist()] for side in ("input", "output")]
     ins, outs = columns["input_ptr"].tolist(), columns["output_ptr"].tolist()
     operations, arguments = columns["node_operation"].tolist(), columns["node_arguments"].tolist()
-    found: dict[Place, list[_Row]] = {}
+    rows_by_place: dict[Place, list[_Row]] = {}
     phases, iterations = columns["node_phase"].tolist(), columns["node_iteration"].tolist()
     for node, (phase, iteration) in enumerate(zip(phases, iterations, strict=True)):
         operation = tables.operations[operations[node]].name
@@ -82,12 +82,12 @@ def _by_place(graph: Graph) -> dict[Place, list[_Row]]:
         taken = tuple(values[0][ins[node] : ins[node + 1]])
         made = tuple(values[1][outs[node] : outs[node + 1]])
         place = (index.paths[path[node]], str(PHASES[phase]), call_index[call[node]], iteration)
-        found.setdefault(place, []).append(_Row(node, operation, (operation, text, taken, made)))
-    return found
+        rows_by_place.setdefault(place, []).append(_Row(node, operation, (operation, text, taken, made)))
+    return rows_by_place
 
 
 def _aligned(old: list[_Row], new: list[_Row]) -> Iterator[tuple[_Row | None, _Row | None]]:
-    """Pairs in order; None where one side has no partner."""
+    """Pairs of rows in order; None for the partner of a row that has none."""
     for _, low, high, first, last in _blocks([row.alike for row in old], [row.alike for row in new]):
         left, right = old[low:high], new[first:last]
         if len(left) == len(right) and all(a.alike == b.alike for a, b in zip(left, right, strict=True)):

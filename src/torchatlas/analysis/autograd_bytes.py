@@ -49,32 +49,32 @@ def captured_for_cost(model: Any, inputs: Any, gradients: bool | None) -> Graph:
 
 
 def only_for_backward(graph: Graph) -> Array:
-    """Per value whether it is a result that only backward needs: by the table of formulas, and by who reads it."""
+    """Per value, whether it is a result that only backward needs: its formula says so, and nothing else reads it."""
     columns = graph.columns
-    found = np.zeros(len(columns["value_storage"]), bool)
+    backward_only = np.zeros(len(columns["value_storage"]), bool)
     results = [results_for_backward(operation.name) for operation in graph.tables.operations]
     has_some = np.array([bool(one) for one in results] or [False])[columns["node_operation"]]
     for node in np.flatnonzero(has_some).tolist():
         made = graph.index.outputs(node)
         for position in results[int(columns["node_operation"][node])]:
             if position < len(made) and made[position] >= 0:
-                found[made[position]] = True
-    if found.any():
-        found &= ~_read_now(graph)
-    return found
+                backward_only[made[position]] = True
+    if backward_only.any():
+        backward_only &= ~_read_now(graph)
+    return backward_only
 
 
 def _read_now(graph: Graph) -> Array:
-    """Per value whether something other than backward reads it, itself or through views.
+    """Per value, whether an op outside backward reads it, directly or through a view.
 
-    Autograd detaches what it saves, which is recorded: another look at a value is no reading of it.
+    Making a view does not count as reading: autograd detaches what it saves, and the recording has that op.
     """
     columns = graph.columns
     looks_only = np.array([one.type is OperationType.VIEW for one in graph.tables.operations] or [False])
     now = ~np.isin(columns["node_phase"], _LATER) & ~looks_only[columns["node_operation"]]
-    found = np.zeros(len(columns["value_storage"]), bool)
-    found[columns["input_value"][now[graph.index.node_of_input]]] = True
-    read, base = found.tolist(), columns["value_view_of"].tolist()  # single items of an array take ten times as long
+    is_read = np.zeros(len(columns["value_storage"]), bool)
+    is_read[columns["input_value"][now[graph.index.node_of_input]]] = True
+    read, base = is_read.tolist(), columns["value_view_of"].tolist()  # single items of an array take ten times as long
     for value in range(len(base) - 1, -1, -1):  # a view comes after what it looks at
         if base[value] >= 0 and read[value]:
             read[base[value]] = True

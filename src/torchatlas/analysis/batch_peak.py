@@ -43,9 +43,9 @@ class Bound(int):
     sign: str  # "at least" or "at most"
 
     def __new__(cls, number: int, sign: str) -> Bound:
-        found = super().__new__(cls, number)
-        found.sign = sign
-        return found
+        bound = super().__new__(cls, number)
+        bound.sign = sign
+        return bound
 
     def __repr__(self) -> str:
         return f"{self.sign} {int(self)}"
@@ -111,8 +111,8 @@ class BatchPeak(Report):
         """
         if batch in self.measured:
             return Bound(self.measured[batch], "at least") if self.at_least else self.measured[batch]
-        found = int(self._at(_positive(batch)).max())
-        return Bound(found, "at least") if self.at_least or self.bends else found
+        peak = int(self._at(_positive(batch)).max())
+        return Bound(peak, "at least") if self.at_least or self.bends else peak
 
     def node_at(self, batch: int) -> str:
         """Where the peak is.
@@ -144,8 +144,8 @@ class BatchPeak(Report):
         if not growing.any():
             return None
         room = (limit_bytes - self.low[growing]) * (high - low) // growth[growing]
-        found = max(int(room.min()) + low, 0)
-        return Bound(found, "at most") if (self.at_least or self.bends) and found else found
+        largest = max(int(room.min()) + low, 0)
+        return Bound(largest, "at most") if (self.at_least or self.bends) and largest else largest
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -169,8 +169,8 @@ class BatchPeak(Report):
         growth, (low, high) = self.high - self.low, self.batches
         if int(np.abs(growth).max()) * batch > _COUNTABLE:
             raise InvalidInputError(f"At batch size {batch:,} the bytes are more than can be counted.")
-        found: Array = self.low - growth * (low - batch) // (high - low)
-        return found
+        bytes_after: Array = self.low - growth * (low - batch) // (high - low)
+        return bytes_after
 
 
 @old_arguments(sizes="batches")
@@ -228,13 +228,13 @@ def peak_for_batch(
             "the program ran different operations at different batch sizes, so that only the peaks were compared: "
             "where the peak moves to another place in the program, the prediction is too low"
         )
-    found = BatchPeak(measured, True, False, (), memory[first], memory[last], graphs[first])
-    off = [note for size in between if (note := _deviation(found, size, memory[size]))]
+    prediction = BatchPeak(measured, True, False, (), memory[first], memory[last], graphs[first])
+    off = [note for size in between if (note := _deviation(prediction, size, memory[size]))]
     if not between:
         notes.append("nothing checked that memory grows in a straight line; capture a size between the two to see")
     at_least = any(memory_usage(graph)["at_least"] for graph in graphs.values())
     # A curve that lies below its chord rises above it further on. One byte less is rounding: predictions round up.
-    bends = any(int((memory[size] - found._at(size)).min()) < -1 for size in between)
+    bends = any(int((memory[size] - prediction._at(size)).min()) < -1 for size in between)
     exact = bool(between) and alike and not off
     state = curves[first][1]
     if state:
@@ -244,8 +244,8 @@ def peak_for_batch(
         )
     if at_least:
         notes.append(f"{_unknown(graphs[last])}: the peak is higher, and the largest batch smaller, by what that takes")
-    found = BatchPeak(measured, exact, at_least, (*notes, *off), memory[first], memory[last], graphs[first], state)
-    return replace(found, bends=bends)
+    prediction = BatchPeak(measured, exact, at_least, (*notes, *off), memory[first], memory[last], graphs[first], state)
+    return replace(prediction, bends=bends)
 
 
 def _with_state(graph: Graph) -> tuple[Array, int]:

@@ -35,16 +35,16 @@ class Candidate:
     last: int
     stop: int  # the last node that runs again
     resume: int  # the node of backward before which they do
-    backward_end: int  # the node after which its arguments are let go
-    saved_bytes: int  # inside it, that would be freed
+    backward_end: int  # the node after which its arguments are freed
+    saved_bytes: int  # of saved tensors inside it, which checkpointing would free
     output_bytes: int
     flops: int  # of what runs again; 2 per multiply-add
     elementwise_flops: int
     seconds: float  # of what runs again, at best
     recompute_bytes: int = field(repr=False)  # the most that running again adds
     copied: Array = field(repr=False)  # storages that are made twice
-    original_end: Array = field(repr=False)  # the last node at which the first of them is alive
-    arguments: Array = field(repr=False)  # storages that are held for the second run
+    original_end: Array = field(repr=False)  # for each of them, the last node at which the first copy is alive
+    arguments: Array = field(repr=False)  # storages that it reads, held for the second run
 
     @property
     def work(self) -> int:
@@ -59,7 +59,7 @@ class Candidate:
         return self.first <= other.last and other.first <= self.last
 
     def is_like(self) -> tuple[Any, ...]:
-        """Equal for blocks of the same kind, work and memory."""
+        """A key that is equal for blocks of the same kind, work and memory."""
         span = self.last - self.first, self.stop - self.first
         return self.type, span, self.saved_bytes, self.output_bytes, self.flops, self.elementwise_flops
 
@@ -90,7 +90,7 @@ class TrainingStep:
     # -- what is read where --------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Index who reads and writes which storage, by node and by storage, and the storages by birth."""
+        """Index the nodes that read and write each storage, by node and by storage, and the storages by birth."""
         columns = self.graph.columns
         node = self.graph.index.node_of_input
         storage = columns["value_storage"][columns["input_value"]].astype(np.int64)
@@ -132,7 +132,7 @@ class TrainingStep:
         """
         if storage in self._gone:
             return self._gone[storage]
-        born = found = int(self._born[storage])
+        born = gone_after = int(self._born[storage])
         for node in self._readers(storage).tolist():
             if self._phase[node] != _FORWARD:
                 continue
@@ -140,9 +140,9 @@ class TrainingStep:
             while call >= 0 and not self.first[call] <= born <= self.last[call]:
                 end = max(end, int(self.last[call]))
                 call = self._parent[call]
-            found = max(found, end)
-        self._gone[storage] = found
-        return found
+            gone_after = max(gone_after, end)
+        self._gone[storage] = gone_after
+        return gone_after
 
     def _find_backwards(self) -> None:
         """Per node of forward whose backward reads something saved: the first and last op of its backward, and whether
@@ -172,7 +172,7 @@ class TrainingStep:
         times = np.bincount(path_of, minlength=len(index.paths))
         again = np.unique(index.path_of_call[columns["node_call"][self._phase == _RECOMPUTE]])
         around_recomputed = {outer for one in again.tolist() for outer in outer_paths(index.paths[one])}
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         spans: set[tuple[int, int]] = set()
         for call in range(len(path_of)):
             path, first, last = index.paths[path_of[call]], int(self.first[call]), int(self.last[call])
@@ -188,8 +188,8 @@ class TrainingStep:
             elif self._writes_outside(first, last):
                 self.excluded[path] = WRITES_OUTSIDE
             else:
-                found.append(candidate)
-        return found
+                candidates.append(candidate)
+        return candidates
 
     def _writes_outside(self, first: int, last: int) -> bool:
         inside = _rows(self._written_node, first, last)
@@ -262,7 +262,7 @@ class TrainingStep:
         return int(np.cumsum(change[:-1]).max())
 
     def _arguments(self, first: int, last: int) -> Array:
-        """What it reads that was made in forward before it: its backward may need it again."""
+        """The storages it reads that earlier ops of forward made: running it again needs them."""
         read = np.unique(self._storage_read[_rows(self._reading_node, first, last)])
         return read[(self._born[read] >= 0) & (self._born[read] < first) & self._made[read]]
 

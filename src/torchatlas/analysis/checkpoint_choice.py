@@ -152,11 +152,13 @@ def choose_checkpoints(
 
 def nothing_fits(smallest: CheckpointChoice, peak_bytes: int) -> str:
     """The message for a limit that no set meets, from the choice with the smallest peak, and that peak."""
-    found = "The smallest peak reachable" if smallest.exact else f"The smallest peak of {smallest.tried:,} sets tried"
+    smallest_peak = (
+        "The smallest peak reachable" if smallest.exact else f"The smallest peak of {smallest.tried:,} sets tried"
+    )
     left_out = f" {len(smallest.excluded):,} modules must not run twice." if smallest.excluded else ""
     return (
         f"No checkpointing of modules brings this training step from {format_bytes(smallest.plain_peak_bytes)} into "
-        f"{format_bytes(smallest.limit_bytes)}.{left_out} {found} is {peak_bytes:,} bytes "
+        f"{format_bytes(smallest.limit_bytes)}.{left_out} {smallest_peak} is {peak_bytes:,} bytes "
         f"({format_bytes(peak_bytes)}): limit={peak_bytes} works; for less, use a smaller batch, a lighter "
         "optimizer or a smaller dtype."
     )

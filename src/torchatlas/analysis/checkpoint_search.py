@@ -64,15 +64,15 @@ class Search:
             return _in_order(min(sets, key=lambda one: (self.peak(one.candidates()), one.work)).candidates())
         best: tuple[int, float, tuple[Candidate, ...]] = (self.peak(()), 0.0, ())
         for group in self.groups:
-            work, count, found = 0.0, 0, best[:2]
+            work, count, least = 0.0, 0, best[:2]
             self._trial.choose(())
             for number, one in enumerate(group, 1):
                 self._trial.add(one)
                 work += self._work(one)
-                if (self._predicted(), work) < found:
-                    count, found = number, (self._predicted(), work)
+                if (self._predicted(), work) < least:
+                    count, least = number, (self._predicted(), work)
             if count:
-                best = (*found, tuple(group[:count]))
+                best = (*least, tuple(group[:count]))
         for power in (0.0, 1.0):
             chosen = self._greedy(power, all_the_way=True)
             if chosen is not None and (self.peak(chosen), self.work(chosen)) < best[:2]:
@@ -108,11 +108,11 @@ class Search:
     # -- all sets ------------------------------------------------------------------------------------------------------
 
     def _all_sets(self) -> list[_Counted]:
-        """All numbers of each group, combined: always the earliest that are in none of the larger ones taken."""
+        """Every combination of how many to take of each group: the earliest that no module already taken contains."""
         freed, _ = self._needed()
-        found = [_Counted(None, [], 0, 0.0, 0, 0)]
+        sets = [_Counted(None, [], 0, 0.0, 0, 0)]
         for group in sorted(self.groups, key=_longest_first):  # inner ones have to give way
-            before, found = found, []
+            before, sets = sets, []
             for outer in before:
                 chosen = outer.candidates()
                 free = [one for one in group if not any(one.meets(other) for other in chosen)]
@@ -123,8 +123,8 @@ class Search:
                             work + self._work(free[count - 1]),
                             gone + int(freed[self._number[free[count - 1]]]),
                         )
-                    found.append(_Counted(outer, free, count, work, gone, outer.size + count))
-        return found
+                    sets.append(_Counted(outer, free, count, work, gone, outer.size + count))
+        return sets
 
     def _cheapest(self) -> tuple[Candidate, ...] | None:
         """Of all sets the first in order of work, and of size among equals, that fits."""
@@ -137,10 +137,10 @@ class Search:
     # -- some sets -----------------------------------------------------------------------------------------------------
 
     def _competed(self) -> tuple[Candidate, ...] | None:
-        """The cheapest of: as many as needed of one or two kinds, and greedy sets, each without what it can spare."""
-        found = [self._greedy(power) for power in (0.0, 0.5, 1.0, 2.0)]
-        found += [self._of_one(group) for group in self.groups]
-        within = [self._spared(one) for one in found if one is not None]
+        """The cheapest of several attempts: greedy sets, and the fewest needed of one or two kinds; each is pruned."""
+        attempts = [self._greedy(power) for power in (0.0, 0.5, 1.0, 2.0)]
+        attempts += [self._of_one(group) for group in self.groups]
+        within = [self._spared(one) for one in attempts if one is not None]
         best = min(within, key=self.work, default=None)
         by_value = sorted(self.groups, key=lambda group: -sum(one.saved_bytes for one in group))
         for pair in combinations(by_value[:8], 2):
@@ -166,10 +166,10 @@ class Search:
         return None
 
     def _of_two(self, longer: list[Candidate], shorter: list[Candidate], below: float) -> tuple[Candidate, ...] | None:
-        """The first in order of work, if it is below, of all numbers of the one kind with all numbers of the other.
+        """The cheapest set of some of one kind and some of another that fits, if its work is below `below`.
 
-        Per number of the longer ones the fewest of the shorter that free enough wait in a heap, and after them one
-        more at a time: sets that cannot fit are never made.
+        A heap starts, for each count of the longer ones, with the fewest shorter ones that free enough; then each gets
+        one more at a time. Sets that cannot fit are never made.
         """
         freed, need = self._needed()
         of_shorter = [self._number[one] for one in shorter]
@@ -202,8 +202,8 @@ class Search:
             work, total, count, last = heapq.heappop(waiting)
             if work >= below:
                 return None
-            if self.peak(found := chosen(count, last)) <= self.limit:
-                return found
+            if self.peak(cheapest := chosen(count, last)) <= self.limit:
+                return cheapest
             following = next((at for at in range(last + 1, len(shorter)) if inside[at] >= count), None)
             if following is not None:
                 heapq.heappush(waiting, (work + self._work(shorter[following]), total + 1, count, following))
@@ -220,17 +220,17 @@ class Search:
             mine, work = self._number[one], self._work(one)
             least = freed[mine] - over
             free = np.flatnonzero((self._works < work) & (meets == self._meeting((one,))))
-            ways: list[tuple[float, list[int]]] = [
+            exchanges: list[tuple[float, list[int]]] = [
                 (self._works[number], [number]) for number in free[freed[free] >= least].tolist()
             ]
-            ways += [
+            exchanges += [
                 (total, pair)
                 for pair in self._pairs(free.tolist())
                 if (total := self._works[pair].sum()) < work and freed[pair].sum() >= least
             ]
             self._trial.choose(chosen)
             self._trial.remove(one)
-            for _, numbers in sorted(ways, key=lambda way: (way[0], len(way[1]))):
+            for _, numbers in sorted(exchanges, key=lambda exchange: (exchange[0], len(exchange[1]))):
                 if self._tried_enough():
                     return None
                 new = [self.candidates[number] for number in numbers]
@@ -245,34 +245,34 @@ class Search:
 
     def _pairs(self, free: list[int]) -> list[list[int]]:
         """All pairs that are not nested; an empty list where there are too many."""
-        found: list[list[int]] = []
+        pairs: list[list[int]] = []
         if len(free) * (len(free) - 1) // 2 - self._freeing.nested >= MOST_SETS:
-            return found
+            return pairs
         for one, other in combinations(free, 2):
             if not self.candidates[one].meets(self.candidates[other]):
-                found.append([one, other])
-                if len(found) >= MOST_SETS:
+                pairs.append([one, other])
+                if len(pairs) >= MOST_SETS:
                     return []
-        return found
+        return pairs
 
     def _meeting(self, chosen: tuple[Candidate, ...]) -> Array:
-        """Per candidate how many of a set are the candidate itself, inside it or around it."""
+        """For each candidate, how many members of a set are that candidate, inside it or around it."""
         begun = np.searchsorted([one.first for one in chosen], self._last, "right")
         return begun - np.searchsorted([one.last for one in chosen], self._first, "left")
 
     def _greedy(self, power: float, *, all_the_way: bool = False) -> tuple[Candidate, ...] | None:
-        """Take what frees most at the current peak for its work (to a power), until the step fits."""
+        """Take, again and again, what frees most at the current peak per work (to a power), until the step fits."""
         trial, freeing = self._trial, self._freeing
         trial.choose(())
         taken = np.zeros(len(self.candidates), bool)  # these
         covered = np.zeros(len(self.candidates), bool)  # and these are inside of them
-        place, value = -1, np.zeros(0)
+        peak_node, value = -1, np.zeros(0)
         while True:
             if trial.peak() <= self.limit and not all_the_way:
                 return _in_order(trial.chosen)
-            if trial.place() != place:
-                place = trial.place()
-                freed = freeing.at(place)
+            if trial.peak_node() != peak_node:
+                peak_node = trial.peak_node()
+                freed = freeing.at(peak_node)
                 value = np.zeros(0)
             if not len(value):
                 gain, price = freed - freeing.inside(freed * taken), self._works - freeing.inside(self._works * taken)
@@ -291,7 +291,7 @@ class Search:
                 value = np.zeros(0)  # what holds it gains less by it from now on
 
     def _spared(self, chosen: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """Leave out what is not needed, the dearest first."""
+        """The set without what is not needed; the most expensive are tried first."""
         trial = self._trial
         trial.choose(chosen)
         for one in sorted(chosen, key=lambda one: -self._work(one)):
@@ -317,13 +317,13 @@ class Search:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Counted:
-    """A number of candidates of one group, the first that are free, and what was taken of the groups before it."""
+    """The first `count` free candidates of one group, linked to what was taken of the groups before it."""
 
     before: _Counted | None
     free: list[Candidate]  # the same list for all counts
     count: int
     work: float  # of all
-    freed: int  # by all, where the plain step is fullest
+    freed: int  # by all, at the peak of the plain step
     size: int
 
     def candidates(self) -> list[Candidate]:
@@ -358,18 +358,18 @@ class _Freeing:
         self.nested = len(self._inner)  # nested pairs
 
     def at(self, node: int) -> Array:
-        """The most that checkpointing each frees right after a node."""
+        """The most bytes that checkpointing each candidate frees right after a node."""
         gone = self._original_end < node
-        found = np.zeros(len(self._resume), np.int64)
-        np.add.at(found, self._owner[gone], self._bytes[gone])
-        found[self._resume <= node] = 0
-        return found
+        freed_bytes = np.zeros(len(self._resume), np.int64)
+        np.add.at(freed_bytes, self._owner[gone], self._bytes[gone])
+        freed_bytes[self._resume <= node] = 0
+        return freed_bytes
 
     def inside(self, amount: Array) -> Array:
         """Per candidate the sum of the amounts of those inside it."""
-        found = np.zeros_like(amount)
-        np.add.at(found, self._inner_of, amount[self._inner])
-        return found
+        sums = np.zeros_like(amount)
+        np.add.at(sums, self._inner_of, amount[self._inner])
+        return sums
 
 
 def _in_order(chosen: Iterable[Candidate]) -> tuple[Candidate, ...]:

@@ -36,8 +36,9 @@ class Trial:
     def peak(self) -> int:
         return max(self._most[1], self._most_again[1])
 
-    def place(self) -> int:
-        """The node at which, or just before which, the peak is reached: the first, or of modules the first to run."""
+    def peak_node(self) -> int:
+        """The node of the peak, or the one before which a module that runs again reaches it. Of equal peaks the first
+        node counts; of modules that run again the last, which is the first module of the model."""
         again = self._most_again[1] > self._most[1]
         most, at = self._most_again if again else self._most, 1
         while at < self._leaves:

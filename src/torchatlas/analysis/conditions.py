@@ -100,18 +100,18 @@ def parse_condition(text: str) -> Condition:
     if compare not in _COMPARE:
         wrong = f"{compare!r} is no operator" if compare else "an operator and an amount are missing"
         raise InvalidInputError(f'{quoted(text)}: {wrong}. Write "{figure}>+1%"; operators are >, >=, <, <= and !=.')
-    found = Condition(text, figure, compare, *_amount(text, figure, amount))
-    if math.isinf(found.amount):  # no figure is beyond it: the condition could never hold
+    condition = Condition(text, figure, compare, *_amount(text, figure, amount))
+    if math.isinf(condition.amount):  # no figure is beyond it: the condition could never hold
         raise InvalidInputError(f"{quoted(text)}: {quoted(amount)} is more than can be compared.")
-    return found
+    return condition
 
 
 def _amount(text: str, figure: str, amount: str) -> tuple[float, bool, bool]:
     """The amount, whether it is a change, and whether in per cent."""
-    found = _AMOUNT.fullmatch(amount)
-    if found is None:
+    match = _AMOUNT.fullmatch(amount)
+    if match is None:
         raise InvalidInputError(f"{quoted(text)}: {quoted(amount)} is no amount. Write +1%, +1000 or 4.2e9.")
-    sign, number, unit = found.groups()
+    sign, number, unit = match.groups()
     value = float(sign + number)
     if unit == "%":
         if not sign:

@@ -72,8 +72,8 @@ class Amount(ShownPart):
         """As JSON can hold it."""
         names = ["operations", "macs", "flops", "elementwise_flops", "bytes_read", "bytes_written"]
         names += ["saved_for_backward_bytes", "arithmetic_intensity"]
-        found = {name: getattr(self, name) for name in names}
-        return found | {"seconds_at_best": self.seconds, "time_ns": self.time_ns, "uncosted": self.uncosted}
+        figures = {name: getattr(self, name) for name in names}
+        return figures | {"seconds_at_best": self.seconds, "time_ns": self.time_ns, "uncosted": self.uncosted}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -178,18 +178,19 @@ class CostReport(Shown):
         Raises:
             NodeNotFoundError: There is no such node.
         """
-        found = node if isinstance(node, GraphNode) else self.graph[node]
-        counts, best = self.counts, float(self.roofline.seconds[found.id])
-        bound, measured = int(self.roofline.bound[found.id]), found.time_ns
+        node = node if isinstance(node, GraphNode) else self.graph[node]
+        at = node.id
+        counts, best = self.counts, float(self.roofline.seconds[at])
+        bound, measured = int(self.roofline.bound[at]), node.time_ns
 
         def known(column: Array) -> int | None:
-            number = int(column[found.id])
+            number = int(column[at])
             return None if number < 0 else number
 
         return NodeCost(
-            found,
-            found.name,
-            found.operation,
+            node,
+            node.name,
+            node.operation,
             known(counts.macs),
             known(counts.elementwise_flops),
             known(counts.bytes_read),
@@ -343,9 +344,9 @@ def _amounts(graph: Graph, counts: Counts, best: Roofline, group: Array, names: 
         return [int(one) for one in np.bincount(group[nodes], minlength=size)]
 
     def total(column: Array, nodes: Array = known) -> list[int]:
-        found = np.zeros(size, np.int64)
-        np.add.at(found, group[nodes], column[nodes])
-        return [int(one) for one in found]
+        totals = np.zeros(size, np.int64)
+        np.add.at(totals, group[nodes], column[nodes])
+        return [int(one) for one in totals]
 
     sums: dict[str, list[Any]] = {
         "operations": number(chosen),

@@ -151,13 +151,13 @@ def device_named(device: Device | str | None) -> Device:
     if device == "here":
         return measure_here()
     name = str(device)  # maybe a torch.device
-    found = DEVICES.get(name.lower().replace(" ", "-").replace("_", "-"))
-    if found is None:
+    profile = DEVICES.get(name.lower().replace(" ", "-").replace("_", "-"))
+    if profile is None:
         hint = did_you_mean(name, DEVICES) or "."
         if name.partition(":")[0] in _TORCH_DEVICES:
             hint = ": here a device is the profile of one, its speeds; the graph says where it ran."
         raise UnknownNameError(f"No device profile is named {name!r}{hint} Known: here, {', '.join(DEVICES)}.")
-    return found
+    return profile
 
 
 @functools.cache

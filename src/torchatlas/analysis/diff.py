@@ -33,7 +33,7 @@ from torchatlas.units import format_bytes, format_count, format_ns
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Change(ShownPart):
-    """An operation that both graphs have, in the same module, but not alike: what was, and what is."""
+    """An operation that both graphs have in the same module, and what differs: its arguments or its shapes."""
 
     before: GraphNode
     after: GraphNode
@@ -102,8 +102,8 @@ class Comparison(Shown):
             AnalysisError: A figure is unknown that decides, or a time has no spread, because it is of one run.
         """
         listed = [conditions] if isinstance(conditions, str) else list(conditions)
-        found = [self._violation(text) for text in dict.fromkeys(listed)]
-        return [one for one in found if one is not None]
+        violations = [self._violation(text) for text in dict.fromkeys(listed)]
+        return [one for one in violations if one is not None]
 
     def _violation(self, text: str) -> Violation | None:
         condition = parse_condition(text)
@@ -189,7 +189,7 @@ def compare(before: GraphLike, after: GraphLike, *, device: Device | str | None 
 
     Args:
         before: The graph to compare with.
-        after: The graph whose changes are told.
+        after: The graph to look for changes in.
         device: The device profile for best times, as for `atlas.cost`.
     Returns:
         A Comparison: what was added, removed and changed, and the figures of every module in both. Print it.
@@ -199,8 +199,8 @@ def compare(before: GraphLike, after: GraphLike, *, device: Device | str | None 
     Example:
         >>> import torch, torchatlas as atlas
         >>> small, large = (atlas.capture(torch.nn.Linear(4, size), torch.ones(1, 4)) for size in (2, 8))
-        >>> found = atlas.compare(small, large)
-        >>> found.same, found.modules[""]["macs"].before, found.modules[""]["macs"].after
+        >>> comparison = atlas.compare(small, large)
+        >>> comparison.same, comparison.modules[""]["macs"].before, comparison.modules[""]["macs"].after
         (False, 8, 32)
     """
     return compared(before, after, device)[0]
@@ -209,21 +209,21 @@ def compare(before: GraphLike, after: GraphLike, *, device: Device | str | None 
 def compared(before: GraphLike, after: GraphLike, device: Device | str | None = None) -> tuple[Comparison, Alignment]:
     """What is different, and which nodes are paired."""
     before, after = as_graph(before, "compare"), as_graph(after, "compare")
-    found = aligned(before, after)
+    alignment = aligned(before, after)
     eager = [None if graph.timing is None else graph.timing.eager for graph in (before, after)]
     costs = cost(before, device), cost(after, device)
     comparison = Comparison(
         *costs,
-        [after.nodes[node] for node in found.added],
-        [before.nodes[node] for node in found.removed],
-        [_change(before.nodes[old], after.nodes[new]) for old, new in found.changed],
-        len(found.pairs) - len(found.changed),
+        [after.nodes[node] for node in alignment.added],
+        [before.nodes[node] for node in alignment.removed],
+        [_change(before.nodes[old], after.nodes[new]) for old, new in alignment.changed],
+        len(alignment.pairs) - len(alignment.changed),
         _modules(*costs),
         changed_modules(before, after),
         TimeChange(*eager),
-        changed_operations(before, after, found.pairs),
+        changed_operations(before, after, alignment.pairs),
     )
-    return comparison, found
+    return comparison, alignment
 
 
 def _change(before: GraphNode, after: GraphNode) -> Change:
@@ -246,12 +246,12 @@ def _change(before: GraphNode, after: GraphNode) -> Change:
 
 def _modules(before: CostReport, after: CostReport) -> dict[str, dict[str, Delta]]:
     figures = _figures(before), _figures(after)
-    found = {}
+    deltas = {}
     for path in dict.fromkeys([*figures[0], *figures[1]]):
         old, new = (side.get(path, {}) for side in figures)
         names = dict.fromkeys([*old, *new])
-        found[path] = {name: Delta(old.get(name, 0), new.get(name, 0)) for name in names}
-    return found
+        deltas[path] = {name: Delta(old.get(name, 0), new.get(name, 0)) for name in names}
+    return deltas
 
 
 def _figures(report: CostReport) -> dict[str, dict[str, float | None]]:
@@ -260,12 +260,12 @@ def _figures(report: CostReport) -> dict[str, dict[str, float | None]]:
     made: dict[str, int] | None = None
     if graph.peak_bytes is not None:
         made = graph.scopes.totals(dict(zip(graph.index.paths, own_allocated_bytes(graph), strict=True)), 0)
-    found: dict[str, dict[str, float | None]] = {}
+    figures: dict[str, dict[str, float | None]] = {}
     for path, scope in graph.scopes.items():
         amount = report.by_module.get(path, Amount())
         if not amount.operations and not scope.parameters:
             continue
-        found[path] = {
+        figures[path] = {
             "operations": amount.operations,
             "macs": amount.macs,
             "elementwise_flops": amount.elementwise_flops,
@@ -274,25 +274,25 @@ def _figures(report: CostReport) -> dict[str, dict[str, float | None]]:
             "allocated_bytes": None if made is None else made[path],
             "parameters": scope.parameters,
         }
-    found.setdefault("", {})["peak_bytes"] = graph.peak_bytes
-    return found
+    figures.setdefault("", {})["peak_bytes"] = graph.peak_bytes
+    return figures
 
 
 # -- as text -----------------------------------------------------------------------------------------------------------
 
 
-def summary(found: Comparison) -> str:
+def summary(comparison: Comparison) -> str:
     """How many nodes were added, removed and changed, in words."""
-    if found.same:
-        return f"the same {found.unchanged:,} nodes in both"
+    if comparison.same:
+        return f"the same {comparison.unchanged:,} nodes in both"
     return (
-        f"{len(found.added):,} added, {len(found.removed):,} removed, {len(found.changed):,} changed, "
-        f"{found.unchanged:,} unchanged"
+        f"{len(comparison.added):,} added, {len(comparison.removed):,} removed, {len(comparison.changed):,} changed, "
+        f"{comparison.unchanged:,} unchanged"
     )
 
 
-def recorders_differ(found: Comparison) -> list[str]:
-    names = {report.graph.metadata.get("recorder") for report in (found.before, found.after)}
+def recorders_differ(comparison: Comparison) -> list[str]:
+    names = {report.graph.metadata.get("recorder") for report in (comparison.before, comparison.after)}
     if names != {"python", "native"}:
         return []
     return [
@@ -301,35 +301,36 @@ def recorders_differ(found: Comparison) -> list[str]:
     ]
 
 
-def comparison_text(found: Comparison, *, most: int = 20) -> str:
+def comparison_text(comparison: Comparison, *, most: int = 20) -> str:
     """The comparison as plain text; see `comparison_sections`."""
-    return text_of(comparison_sections(found, most=most))
+    return text_of(comparison_sections(comparison, most=most))
 
 
-def comparison_sections(found: Comparison, *, most: int = 20) -> Iterator[Section]:
+def comparison_sections(comparison: Comparison, *, most: int = 20) -> Iterator[Section]:
     """Figures of the modules that differ, then the operations, `most` of each."""
-    yield Lines([summary(found), *recorders_differ(found)])
-    timed = found.times[""].verdict != NOT_COMPARED
+    yield Lines([summary(comparison), *recorders_differ(comparison)])
+    total = comparison.times[""]
+    timed = total.verdict != NOT_COMPARED
     rows = [
-        _module_row(path or "(all)", figures, found.times.get(path) if timed else None)
-        for path, figures in found.modules.items()
+        _module_row(path or "(all)", figures, comparison.times.get(path) if timed else None)
+        for path, figures in comparison.modules.items()
         if not path
         or any(figures[name].change for name in ("operations", "macs", "bytes", "parameters"))
-        or (path in found.times and found.times[path].differs)
+        or (path in comparison.times and comparison.times[path].differs)
     ]
     headings = ["module", ">ops", ">MACs", ">moved", ">allocated", *([">time"] if timed else []), ">params"]
     yield Table(headings, rows[: most + 1])
-    times = [f"time in operations: {found.times['']}"] if found.times[""].before or found.times[""].after else []
-    times += [f"eager: {found.eager}"] if found.eager.before or found.eager.after else []
+    times = [f"time in operations: {total}"] if total.before or total.after else []
+    times += [f"eager: {comparison.eager}"] if comparison.eager.before or comparison.eager.after else []
     yield Lines(times)
-    peak = found.modules[""]["peak_bytes"]
+    peak = comparison.modules[""]["peak_bytes"]
     if peak.before is not None and peak.after is not None:
         yield Lines([f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}"])
     for title, lines in {
-        "added": list(map(described, found.added)),
-        "removed": list(map(described, found.removed)),
-        "changed": list(map(str, found.changed)),
-        "times that differ": list(map(str, found.operation_times)),
+        "added": list(map(described, comparison.added)),
+        "removed": list(map(described, comparison.removed)),
+        "changed": list(map(str, comparison.changed)),
+        "times that differ": list(map(str, comparison.operation_times)),
     }.items():
         if lines:
             more = [f"  ... and {len(lines) - most:,} more"] if len(lines) > most else []

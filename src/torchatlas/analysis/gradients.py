@@ -38,37 +38,37 @@ def gradient_norms(graph: GraphLike) -> dict[str, float]:
         raise AnalysisError("No gradient of a parameter was made in this graph. Capture it with backward=True.")
     producer, output = graph.columns["value_producer"], graph.columns["value_output_index"]
     statistics = all(array.shape == (5,) and array.dtype == np.float64 for array in graph.recorded.values())
-    found: dict[str, float] = {}
+    norms: dict[str, float] = {}
     for name, shape in shapes.items():
         elements = math.prod(size for size in shape if isinstance(size, int))
         for value in gradients.get(name, []):  # a later state of the gradient takes the place of an earlier one
-            kept = graph.recorded.get(f"{producer[value]}:{output[value]}")
+            recorded = graph.recorded.get(f"{producer[value]}:{output[value]}")
             of_all = math.prod(size for size in graph.values[value].shape if isinstance(size, int)) == elements
-            if kept is not None and of_all:  # and not of a slice of it, while it was being put together
-                found[name] = _length(kept, elements, statistics)
-    if not found and graph.recorded:
+            if recorded is not None and of_all:  # and not of a slice of it, while it was being put together
+                norms[name] = _length(recorded, elements, statistics)
+    if not norms and graph.recorded:
         raise AnalysisError(
             "None of the gradients of this graph is of a kind whose numbers are kept: sparse and nested ones are not. "
             "Use dense gradients, such as nn.Embedding(..., sparse=False)."
         )
-    if not found:
+    if not norms:
         raise AnalysisError(
             "What backward made was not kept in this graph, so its gradients have no norms. "
             'Capture it again with values="stats": atlas.capture(model, *args, backward=True, values="stats"). '
             "Of files only .atlas keeps values, not .json."
         )
-    return found
+    return norms
 
 
 def gradient_values(graph: Graph) -> dict[str, list[int]]:
     """The states of each parameter's gradient that backward made, as value ids in order."""
-    columns, found = graph.columns, dict[str, list[int]]()
+    columns, states = graph.columns, dict[str, list[int]]()
     made = (columns["value_role"] == ROLES.index(Role.GRADIENT)) & (columns["value_parameter"] >= 0)
     made &= columns["value_producer"] >= 0
     made[made] = columns["node_phase"][columns["value_producer"][made]] == PHASES.index(Phase.BACKWARD)
     for value in np.flatnonzero(made).tolist():
-        found.setdefault(graph.tables.names[int(columns["value_parameter"][value])], []).append(value)
-    return found
+        states.setdefault(graph.tables.names[int(columns["value_parameter"][value])], []).append(value)
+    return states
 
 
 def parameter_shapes(graph: Graph) -> dict[str, tuple[int | str, ...]]:
@@ -76,18 +76,18 @@ def parameter_shapes(graph: Graph) -> dict[str, tuple[int | str, ...]]:
     columns = graph.columns
     first = np.full(len(graph.values) + 1, len(graph), np.int64)
     np.minimum.at(first, columns["input_value"], graph.index.node_of_input)
-    given = (columns["value_role"] == ROLES.index(Role.PARAMETER)) & (columns["value_producer"] < 0)
-    rows = np.flatnonzero(given & (columns["value_parameter"] >= 0))
-    found: dict[str, tuple[int | str, ...]] = {}
+    is_parameter = (columns["value_role"] == ROLES.index(Role.PARAMETER)) & (columns["value_producer"] < 0)
+    rows = np.flatnonzero(is_parameter & (columns["value_parameter"] >= 0))
+    shapes: dict[str, tuple[int | str, ...]] = {}
     for row in rows[np.argsort(first[rows], kind="stable")].tolist():
-        found.setdefault(graph.tables.names[int(columns["value_parameter"][row])], graph.values[row].shape)
-    return found
+        shapes.setdefault(graph.tables.names[int(columns["value_parameter"][row])], graph.values[row].shape)
+    return shapes
 
 
-def _length(kept: Array, elements: int, statistics: bool) -> float:
+def _length(recorded: Array, elements: int, statistics: bool) -> float:
     """The L2 norm, from the tensor itself or from its statistics (minimum, maximum, mean, deviation, missing)."""
     if statistics:
-        _, _, mean, deviation, missing = kept.tolist()
+        _, _, mean, deviation, missing = recorded.tolist()
         return math.nan if missing else math.sqrt(elements * (mean * mean + deviation * deviation))
-    norm = float(np.linalg.norm(kept.astype(np.complex128 if kept.dtype.kind == "c" else np.float64).ravel()))
+    norm = float(np.linalg.norm(recorded.astype(np.complex128 if recorded.dtype.kind == "c" else np.float64).ravel()))
     return norm if norm < math.inf else math.nan

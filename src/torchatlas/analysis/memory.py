@@ -224,11 +224,11 @@ class _Peak:
 
         What is missing goes to the row `rest`.
         """
-        found = np.zeros((count + 1, len(KEYS) + 1), np.int64)
-        np.add.at(found, (key, self.storages.category), self.held)
-        np.add.at(found[:, -1], key[self.unknown], 1)
-        found[rest, _UNATTRIBUTED] += self.missing
-        return found
+        table = np.zeros((count + 1, len(KEYS) + 1), np.int64)
+        np.add.at(table, (key, self.storages.category), self.held)
+        np.add.at(table[:, -1], key[self.unknown], 1)
+        table[rest, _UNATTRIBUTED] += self.missing
+        return table
 
 
 def _words(row: Array) -> dict[str, int]:
@@ -249,12 +249,12 @@ def _by_module(peak: _Peak) -> dict[str, ModuleMemory]:
     graph, paths = peak.graph, peak.graph.index.paths
     rows = peak.grouped(peak.storages.module, len(paths), rest=0)  # the first path is the whole program's
     own = dict(zip(paths, rows, strict=False))
-    found = {}
+    modules = {}
     for path, row in graph.scopes.totals(own, rows[-1]).items():
         if row.any() or not path:
             mine, kind = _bytes(own.get(path, rows[-1])), graph.scopes[path].type
-            found[path] = ModuleMemory(path, kind, _bytes(row), mine, int(row[-1]), _words(row))
-    return found
+            modules[path] = ModuleMemory(path, kind, _bytes(row), mine, int(row[-1]), _words(row))
+    return modules
 
 
 def _by_line(peak: _Peak) -> tuple[LineMemory, ...]:
@@ -262,7 +262,7 @@ def _by_line(peak: _Peak) -> tuple[LineMemory, ...]:
     first: dict[tuple[str, int], SourceLine] = {}
     for source in peak.graph.tables.sources:
         first.setdefault((source.file, source.line), source)
-    number = {place: position for position, place in enumerate(first)}
+    number = {file_and_line: position for position, file_and_line in enumerate(first)}
     merged = np.array([*(number[source.file, source.line] for source in peak.graph.tables.sources), -1])
     rows = peak.grouped(merged[peak.storages.line], len(first), rest=-1)
     lines: list[SourceLine | None] = [*first.values(), None]

@@ -55,8 +55,8 @@ def _modules(report: MemoryReport) -> Iterator[Table]:
     """The tree, without what is small; where there is still too much, only the largest."""
     least = _SMALLEST_SHARE * report.peak_bytes
     shown = [row for row in report.by_module.values() if row.path.count(".") < _DEEPEST and row.bytes >= least]
-    kept = {row.path for row in sorted(shown, key=lambda row: -row.bytes)[:_MOST_MODULES]}
-    rows = [[row.path or "(all)", row.type, *_figures(report, row)] for row in shown if row.path in kept]
+    largest = {row.path for row in sorted(shown, key=lambda row: -row.bytes)[:_MOST_MODULES]}
+    rows = [[row.path or "(all)", row.type, *_figures(report, row)] for row in shown if row.path in largest]
     if rows:
         yield Table(["module, with all inside", "type", ">bytes", ">share", "mostly"], rows)
 

@@ -1,4 +1,4 @@
-"""Graph -> what every module has and did: parameters, multiply-adds, time, memory, and the shapes that it hands on."""
+"""Graph -> what every module has and did: parameters, multiply-adds, time, memory, and the shapes of its outputs."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ class OwnFigures:
         graph, born = self.graph, self.graph.columns["storage_born"]
         made = born >= 0
         unsized = own_sums(graph, born[made], graph.columns["storage_bytes"][made] < 0)
-        found = {"allocated_bytes": own_allocated_bytes(graph), "unsized": unsized}
+        sums = {"allocated_bytes": own_allocated_bytes(graph), "unsized": unsized}
         if self._sees_backward:
             storages = storages_of(graph)
             saved = made & (storages.category == KEYS.index("saved_activations"))
-            found["kept_bytes"] = own_sums(graph, born[saved], storages.bytes[saved])
-        return found
+            sums["kept_bytes"] = own_sums(graph, born[saved], storages.bytes[saved])
+        return sums
 
     @property
     def _sees_backward(self) -> bool:
@@ -111,7 +111,7 @@ class OwnFigures:
         role, named = columns["value_role"], columns["value_parameter"]
         gradients = named[(role == ROLES.index(Role.GRADIENT)) & (named >= 0)]
         reached = {names[one] for one in np.unique(gradients).tolist()}
-        found, seen = [0] * len(self._paths), set[int]()
+        trained, seen = [0] * len(self._paths), set[int]()
         whole = (role == ROLES.index(Role.PARAMETER)) & (columns["value_view_of"] < 0) & (named >= 0)
         for value in np.flatnonzero(whole).tolist():
             name, storage = names[int(named[value])], int(columns["value_storage"][value])
@@ -120,15 +120,15 @@ class OwnFigures:
             seen.add(storage)
             shape = self.graph.tables.layouts[int(columns["value_layout"][value])].shape
             elements = math.prod(size if isinstance(size, int) else 0 for size in shape)
-            found[self.graph.index.path_of_parameter(name)] += elements
-        return {"trained": found}
+            trained[self.graph.index.path_of_parameter(name)] += elements
+        return {"trained": trained}
 
 
 def own_sums(graph: Graph, nodes: Array, amount: Array) -> list[int]:
     """Per module, in the order of `graph.index.paths`, the sum of the amounts of nodes that ran in it, not below it."""
-    found = np.zeros(len(graph.index.paths), np.int64)
-    np.add.at(found, graph.index.path_of_call[graph.columns["node_call"][nodes]], amount)
-    return [int(one) for one in found]
+    sums = np.zeros(len(graph.index.paths), np.int64)
+    np.add.at(sums, graph.index.path_of_call[graph.columns["node_call"][nodes]], amount)
+    return [int(one) for one in sums]
 
 
 def own_allocated_bytes(graph: Graph) -> list[int]:
@@ -138,55 +138,55 @@ def own_allocated_bytes(graph: Graph) -> list[int]:
     return own_sums(graph, born[made], np.maximum(size[made], 0))
 
 
-# -- what a module's call hands on -------------------------------------------------------------------------------------
+# -- inputs and outputs of a module's call -----------------------------------------------------------------------------
 
 
 def outputs_by_path(graph: Graph) -> dict[str, tuple[Shape, ...]]:
-    """Per module the shapes of what operations outside its first call take of it, those of its last operation first.
+    """Per module, the shapes of the results of its first call that operations outside it read, latest made first.
 
-    A call that made nothing (a Dropout when evaluating) has none. Where nothing outside takes its results, these are
-    the results of its last operation.
+    A call that made nothing (a Dropout in eval mode) has none. Where nothing outside reads its results, these are the
+    results of its last operation.
     """
-    return {path: tuple(layout.shape for layout in found) for path, found in output_layouts(graph).items()}
+    return {path: tuple(layout.shape for layout in layouts) for path, layouts in output_layouts(graph).items()}
 
 
 def output_layouts(graph: Graph) -> dict[str, list[Layout]]:
     """As `outputs_by_path`, with dtypes."""
     columns, index = graph.columns, graph.index
-    found: dict[str, list[int]] = {}
+    values: dict[str, list[int]] = {}
     if len(columns["call_parent"]):
         numbers, first = np.unique(index.path_of_call[:-1], return_index=True)
         handed = _crossing(graph, first, outwards=True)
         last = _last_made(graph)
         for number, call in zip(numbers.tolist(), first.tolist(), strict=True):
-            found[index.paths[number]] = handed.get(call) or last.get(call, [])
+            values[index.paths[number]] = handed.get(call) or last.get(call, [])
     if len(leaving := np.flatnonzero(columns["node_kind"] == KINDS.index(NodeKind.OUTPUT))):
-        found[""] = index.inputs(int(leaving[0])).tolist()  # in the order the model returns them
-    return _layouts(graph, found)
+        values[""] = index.inputs(int(leaving[0])).tolist()  # in the order the model returns them
+    return _layouts(graph, values)
 
 
 def input_layouts(graph: Graph) -> dict[str, list[Layout]]:
-    """Per module the layouts of what its first call takes of operations outside it, in the order they were made."""
+    """Per module, the layouts of the values from outside that its first call reads, in the order they were made."""
     columns, index = graph.columns, graph.index
-    found: dict[str, list[int]] = {}
+    values: dict[str, list[int]] = {}
     if len(columns["call_parent"]):
         numbers, first = np.unique(index.path_of_call[:-1], return_index=True)
         taken = _crossing(graph, first, outwards=False)
         for number, call in zip(numbers.tolist(), first.tolist(), strict=True):
-            found[index.paths[number]] = taken.get(call, [])
+            values[index.paths[number]] = taken.get(call, [])
     arriving = np.flatnonzero(columns["node_kind"] == KINDS.index(NodeKind.INPUT))
     if len(arriving):
-        found[""] = [int(value) for node in arriving.tolist() for value in index.outputs(node).tolist() if value >= 0]
-    return _layouts(graph, found)
+        values[""] = [int(value) for node in arriving.tolist() for value in index.outputs(node).tolist() if value >= 0]
+    return _layouts(graph, values)
 
 
 def _layouts(graph: Graph, values: Mapping[str, list[int]]) -> dict[str, list[Layout]]:
     layout = graph.columns["value_layout"]
-    return {path: [graph.tables.layouts[int(layout[value])] for value in found] for path, found in values.items()}
+    return {path: [graph.tables.layouts[int(layout[value])] for value in ids] for path, ids in values.items()}
 
 
 def _crossing(graph: Graph, wanted: Array, *, outwards: bool) -> dict[int, list[int]]:
-    """Per call the values that forward hands across its border: made inside and taken outside, or the other way."""
+    """Per call, the values of forward that leave it (made inside, read outside) or, not `outwards`, that enter it."""
     columns = graph.columns
     parent, (begin, end) = columns["call_parent"], _intervals(columns["call_parent"])
     is_wanted = np.zeros(len(parent) + 1, bool)
@@ -194,7 +194,7 @@ def _crossing(graph: Graph, wanted: Array, *, outwards: bool) -> dict[int, list[
     late = np.isin(columns["node_phase"], [PHASES.index(phase) for phase in _UNDERWAY])
     taker = graph.index.node_of_input
     value, producer = columns["input_value"], columns["value_producer"][columns["input_value"]]
-    # A buffer that a call writes is not its result: the next call takes it, and that is all.
+    # A buffer that a call writes is not its result, although the next call reads it.
     state = np.isin(
         columns["value_role"][value], [ROLES.index(r) for r in (Role.BUFFER, Role.GRADIENT, Role.OPTIMIZER_STATE)]
     )
@@ -210,19 +210,19 @@ def _crossing(graph: Graph, wanted: Array, *, outwards: bool) -> dict[int, list[
         value, inside, outside = value[leaves], inside[leaves], outside[leaves]
         pairs.append(np.stack([inside, value])[:, is_wanted[inside]])
         inside = parent[inside]
-    found: dict[int, list[int]] = {}
+    crossing: dict[int, list[int]] = {}
     if not pairs:
-        return found
+        return crossing
     call, value = np.unique(np.concatenate(pairs, axis=1), axis=1)
     made, slot = columns["value_producer"][value], columns["value_output_index"][value]
     order = np.lexsort((slot, -made if outwards else made, call))
     for one, handed in zip(call[order].tolist(), value[order].tolist(), strict=True):
-        found.setdefault(one, []).append(handed)
-    return found
+        crossing.setdefault(one, []).append(handed)
+    return crossing
 
 
 def _intervals(parent: Array) -> tuple[Array, Array]:
-    """Per call, and last for none, an interval that holds the intervals of exactly the calls inside it."""
+    """Per call an interval that contains those of the calls inside it and no others; the last entry is for no call."""
     calls = len(parent)
     above, size = parent.tolist(), [1] * calls
     for call in range(calls - 1, -1, -1):

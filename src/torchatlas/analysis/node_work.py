@@ -54,7 +54,7 @@ def count(graph: Graph, sizes: Mapping[str, int] | None = None) -> Counts:
     nodes = np.flatnonzero(is_op)
     fresh, alone = _written(graph)
     first, group = _alike(graph, nodes, fresh, alone)
-    found = np.full((len(first), 5), -1, np.int64)
+    work = np.full((len(first), 5), -1, np.int64)
     uncosted, times = dict[str, int](), np.bincount(group, minlength=len(first))
     formulas = [formula_for(operation) for operation in graph.tables.operations]
     for number, node in enumerate(nodes[first].tolist()):
@@ -66,14 +66,14 @@ def count(graph: Graph, sizes: Mapping[str, int] | None = None) -> Counts:
         else:
             try:
                 call = _call(graph, node, operands, fresh, alone)
-                found[number] = _row(known(call), call)
+                work[number] = _row(known(call), call)
             except Exception as error:
                 raise AnalysisError(
                     f"The cost formula {known.__module__}.{known.__qualname__} failed on node "
                     f"{graph.nodes[node].name!r}, {graph.nodes[node].operation}: {type(error).__name__}: {error}"
                 ) from error
     rows = np.zeros((len(graph), 5), np.int64)
-    rows[nodes] = found[group]
+    rows[nodes] = work[group]
     macs, elementwise_flops, read, written, parallelism = rows.T
     saved = _saved(graph, operands, fresh, written)
     return Counts(macs, elementwise_flops, read, written, parallelism, saved, is_op, uncosted, chosen)
@@ -85,8 +85,8 @@ def _saved(graph: Graph, operands: Sequence[Operand], fresh: Array, written: Arr
     value, node = columns["output_value"], graph.index.node_of_output
     chosen = fresh & (value >= 0) & np.append(only_for_backward(graph), False)[value]
     size = np.array([one.bytes for one in operands] or [0], np.int64)[columns["value_layout"][value[chosen]]]
-    found = np.bincount(node[chosen], size, minlength=len(graph)).astype(np.int64)
-    return np.where(written < 0, -1, np.minimum(found, written))
+    saved = np.bincount(node[chosen], size, minlength=len(graph)).astype(np.int64)
+    return np.where(written < 0, -1, np.minimum(saved, written))
 
 
 def _takes(graph: Graph, node: int, marked: Array) -> bool:
@@ -153,8 +153,8 @@ def _written(graph: Graph) -> tuple[Array, Array]:
 def _among(keys: Array, pool: Array) -> Array:
     """Which keys are in the pool; np.isin takes ten times as long on numbers that are almost in order."""
     ordered = np.append(np.sort(pool), np.iinfo(np.int64).max)
-    found: Array = ordered[np.searchsorted(ordered, keys)] == keys
-    return found
+    is_among: Array = ordered[np.searchsorted(ordered, keys)] == keys
+    return is_among
 
 
 def _row(work: Work, call: OpCall) -> tuple[int, ...]:

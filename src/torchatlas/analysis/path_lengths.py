@@ -58,15 +58,15 @@ def _folded(weights: Array, linked: Array, source: Array, target: Array) -> Arra
     computed = ~linked
     computed[source] = True
     computed[target] = True
-    kept = np.flatnonzero(computed)
+    computed_nodes = np.flatnonzero(computed)
     small = np.cumsum(computed, dtype=np.int32) - 1  # old id -> new id of the nearest computed node at or before it
     total = np.cumsum(weights)
-    joined = np.flatnonzero(linked[kept])  # those inside a chain, each joined to the one before it
+    joined = np.flatnonzero(linked[computed_nodes])  # those inside a chain, each joined to the one before it
     starts, ends = np.append(joined - 1, small[source]), np.append(joined, small[target])
-    cost = np.append(total[kept[joined]] - total[kept[joined - 1]], weights[target])
+    cost = np.append(total[computed_nodes[joined]] - total[computed_nodes[joined - 1]], weights[target])
     order = np.argsort(ends, kind="stable")
-    finish = _edge_by_edge(weights[kept], starts[order], ends[order], cost[order])
-    return (finish - total[kept])[small] + total  # type: ignore[no-any-return]
+    finish = _edge_by_edge(weights[computed_nodes], starts[order], ends[order], cost[order])
+    return (finish - total[computed_nodes])[small] + total  # type: ignore[no-any-return]
 
 
 def _edge_by_edge(weights: Array, source: Array, target: Array, cost: Array) -> Array:

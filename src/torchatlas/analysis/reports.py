@@ -47,8 +47,8 @@ def sum_of(parts: Iterable[T]) -> T:
     listed = list(parts)
     if len(listed) == 1:
         return listed[0]
-    found: dict[str, Any] = {}
+    sums: dict[str, Any] = {}
     for one in fields(listed[0]):  # type: ignore[arg-type]
         known = [number for part in listed if (number := getattr(part, one.name)) is not None]
-        found[one.name] = sum(known) if known else (None if one.default is None else 0)
-    return type(listed[0])(**found)
+        sums[one.name] = sum(known) if known else (None if one.default is None else 0)
+    return type(listed[0])(**sums)

@@ -71,10 +71,10 @@ def bounds(compute: Array | float, memory: Array | float, overhead: float) -> Ar
 def _layouts(graph: Graph) -> Array:
     """Per node the layout that decides how fast it computes: of its first input, else of its first output."""
     columns, nodes = graph.columns, len(graph)
-    found = np.zeros(nodes, np.int64)
+    layouts = np.zeros(nodes, np.int64)
     for side in ("output", "input"):
         ptr, values = columns[f"{side}_ptr"], columns[f"{side}_value"]
         some = np.flatnonzero(np.diff(ptr) > 0)
         first = values[ptr[some]]
-        found[some[first >= 0]] = columns["value_layout"][first[first >= 0]]
-    return found
+        layouts[some[first >= 0]] = columns["value_layout"][first[first >= 0]]
+    return layouts

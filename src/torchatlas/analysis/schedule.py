@@ -30,8 +30,8 @@ def levels(graph: Graph, kinds: Iterable[EdgeKind | str] = EDGE_KINDS) -> Array:
     Nodes of one level do not depend on each other. `kinds` chooses the edges that count.
     """
     source, target = _edges(graph, kinds)
-    found: Array = finish_times(np.ones(len(graph), np.int64), source, target) - 1
-    return found.astype(np.int32)
+    level: Array = finish_times(np.ones(len(graph), np.int64), source, target) - 1
+    return level.astype(np.int32)
 
 
 def longest_path(
@@ -187,9 +187,11 @@ def _weights(graph: Graph, weight: str | Array | None) -> Array:
             ]
             raise NotAvailableError(f"No node of this graph has a {weight!r}; columns of numbers: {', '.join(known)}.")
         return np.maximum(column, 0).astype(np.int64)
-    given = np.asarray(weight)
-    if given.shape != (len(graph),) or given.dtype.kind not in "biuf":
-        raise InvalidInputError(f"weight needs {len(graph)} numbers, one per node; got {given.dtype} {given.shape}.")
-    if not np.isfinite(given).all() or (given < 0).any():
+    weights = np.asarray(weight)
+    if weights.shape != (len(graph),) or weights.dtype.kind not in "biuf":
+        raise InvalidInputError(
+            f"weight needs {len(graph)} numbers, one per node; got {weights.dtype} {weights.shape}."
+        )
+    if not np.isfinite(weights).all() or (weights < 0).any():
         raise InvalidInputError("weight holds a negative or infinite number; the longest path is defined without.")
-    return given.astype(np.float64 if given.dtype.kind == "f" else np.int64)
+    return weights.astype(np.float64 if weights.dtype.kind == "f" else np.int64)

@@ -62,25 +62,25 @@ class Storages:
 
     def bytes_at(self, node: int) -> Array:
         """The size of each right after a node, whether it is alive then or not."""
-        found = self._first_bytes()
+        sizes = self._first_bytes()
         storage, _, before, after = self.resizes[self.resizes[:, 1] <= node].T
-        np.add.at(found, storage, after - before)
-        return found
+        np.add.at(sizes, storage, after - before)
+        return sizes
 
     def _first_bytes(self) -> Array:
         """The bytes of each storage before any resizing."""
-        found = self.bytes.copy()
+        sizes = self.bytes.copy()
         storage, _, before, _ = self.resizes[::-1].T
-        found[storage] = before
-        return found
+        sizes[storage] = before
+        return sizes
 
     def cost_of_holding(self, clock: Array) -> Array:
         """Bytes times how long, by a clock that says when each node was done."""
         ends = clock[self.end]
-        found = self._first_bytes() * (ends - clock[self.start]).astype(np.float64)  # whole numbers would overflow
+        costs = self._first_bytes() * (ends - clock[self.start]).astype(np.float64)  # whole numbers would overflow
         storage, node, before, after = self.resizes[self.resizes[:, 1] < len(clock)].T
-        np.add.at(found, storage, (after - before) * np.maximum(ends[storage] - clock[node], 0.0))
-        return found
+        np.add.at(costs, storage, (after - before) * np.maximum(ends[storage] - clock[node], 0.0))
+        return costs
 
     def timeline(self, nodes: int) -> Array:
         """Bytes alive after each node (columns) of each category (rows)."""
@@ -176,15 +176,15 @@ def _category(graph: Graph, start: Array, end: Array) -> Array:
     Where backward was recorded the others are temporaries; where it was not, the two cannot be told apart.
     """
     of_role = np.array([KEYS.index(_OF_ROLE[role]) for role in ROLES])
-    found: Array = of_role[graph.columns["storage_role"]]
+    category: Array = of_role[graph.columns["storage_role"]]
     backward = np.flatnonzero(graph.columns["node_phase"] == _BACKWARD)
     if not len(backward):
-        return found
+        return category
     following = np.append(backward, len(graph))[np.searchsorted(backward, start, side="right")]
-    activation = found == KEYS.index("activations")
+    activation = category == KEYS.index("activations")
     saved, passing = KEYS.index("saved_activations"), KEYS.index("temporaries")
-    found[activation] = np.where(following <= end, saved, passing)[activation]
-    return found
+    category[activation] = np.where(following <= end, saved, passing)[activation]
+    return category
 
 
 def _module(graph: Graph, name: Array) -> Array:

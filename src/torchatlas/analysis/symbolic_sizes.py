@@ -36,7 +36,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {  # as torch's shape expressions wr
 }
 
 
-def sizes_of(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
+def sizes_of(graph: Graph, requested: Mapping[str, int]) -> dict[str, int]:
     """What every symbolic size of a graph is: as given, else as in the example it was traced with."""
     symbols = {
         size
@@ -45,17 +45,17 @@ def sizes_of(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
         if isinstance(size, str) and size != RAGGED
     }
     names = {name for symbol in symbols for name in _names(symbol)}
-    for name, size in given.items():
+    for name, size in requested.items():
         if name not in names:
             hint = did_you_mean(name, names) or f". It has: {', '.join(sorted(names)) or 'none'}."
             raise InvalidInputError(f"This graph has no symbolic size {name!r}{hint}")
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise InvalidInputError(f"sizes[{name!r}] is {size!r}, not a size.")
     example: dict[str, int] = graph.metadata.get("sizes", {})
-    if missing := sorted(names - given.keys() - example.keys()):
+    if missing := sorted(names - requested.keys() - example.keys()):
         wanted = ", ".join(f"{name!r}: ..." for name in missing)
         raise InvalidInputError(f"This graph does not say how large its example was; pass sizes={{{wanted}}}.")
-    chosen = {name: given[name] if name in given else example[name] for name in sorted(names)}
+    chosen = {name: requested[name] if name in requested else example[name] for name in sorted(names)}
     return chosen | {symbol: evaluate(symbol, chosen) for symbol in sorted(symbols - names)}
 
 
@@ -79,15 +79,15 @@ def _parsed(expression: str) -> ast.Expression:
 
 
 def _names(expression: str) -> set[str]:
-    found = ast.walk(_parsed(expression))
-    return {node.id for node in found if isinstance(node, ast.Name) and node.id not in _FUNCTIONS}
+    nodes = ast.walk(_parsed(expression))
+    return {node.id for node in nodes if isinstance(node, ast.Name) and node.id not in _FUNCTIONS}
 
 
 def _value(node: ast.AST, sizes: Mapping[str, int]) -> Any:
-    found = _worked_out(node, sizes)
-    if abs(found) >= _LARGEST:  # on the way as well: powers of powers would take for ever
+    number = _worked_out(node, sizes)
+    if abs(number) >= _LARGEST:  # on the way as well: powers of powers would take for ever
         raise ValueError("it is larger than any size")
-    return found
+    return number
 
 
 def _worked_out(node: ast.AST, sizes: Mapping[str, int]) -> Any:

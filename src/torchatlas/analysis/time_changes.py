@@ -83,8 +83,8 @@ def changed_operations(before: Graph, after: Graph, pairs: list[tuple[int, int]]
     )
     known = (np.stack([*times, *spreads]) >= 0).all(axis=0)
     change = np.abs(times[1] - times[0])
-    found = np.flatnonzero(known & (change > spreads[0] + spreads[1]))
-    found = found[np.argsort(-change[found], kind="stable")]
+    differing = np.flatnonzero(known & (change > spreads[0] + spreads[1]))
+    differing = differing[np.argsort(-change[differing], kind="stable")]
     return [
         OperationTime(
             before.nodes[int(ids[0][at])],
@@ -94,7 +94,7 @@ def changed_operations(before: Graph, after: Graph, pairs: list[tuple[int, int]]
                 Measured(int(times[1][at]), after.timing.runs, int(spreads[1][at])),
             ),
         )
-        for at in found.tolist()
+        for at in differing.tolist()
     ]
 
 

@@ -15,7 +15,7 @@ from torchatlas.units import format_bytes, format_ns
 
 
 class MemoryUsage(dict[str, Any]):
-    """Bytes by what they are for; a dictionary that prints readably. None is unknown, which is not zero.
+    """Bytes by purpose; a dictionary that prints readably. None is unknown, which is not zero.
 
     `current` were alive after the last node and `peak` the most after any; `parameters` are all of the model's, tied
     ones once; `gradients` and `activations` the most that were alive at one time. `at_least` says that some tensors
@@ -67,8 +67,8 @@ def run_times(graph: Graph) -> RunTimes:
     if timing is None:
         return RunTimes(operations=None, eager=None, recorded=None, warmup=0, at_least=False)
     times = {"operations": graph.measured(), "eager": timing.eager, "recorded": timing.recorded}
-    found = {name: None if time is None else time.to_dict() for name, time in times.items()}
-    return RunTimes(found, warmup=timing.warmup, at_least=bool(untimed.any()))
+    dicts = {name: None if time is None else time.to_dict() for name, time in times.items()}
+    return RunTimes(dicts, warmup=timing.warmup, at_least=bool(untimed.any()))
 
 
 def summarize(graph: Graph) -> dict[str, Any]:
@@ -116,12 +116,12 @@ def operations_by_phase(graph: Graph) -> dict[str, int]:
 
 def time_by_phase(graph: Graph) -> dict[Phase, int | None]:
     """Nanoseconds in the operations of each phase; None where none was timed."""
-    is_op, found = operations_mask(graph), {}
+    is_op, times = operations_mask(graph), {}
     phase, time_ns = graph.columns["node_phase"][is_op], graph.columns["node_time_ns"][is_op]
     for position in np.unique(phase):
         known = time_ns[(phase == position) & (time_ns >= 0)]
-        found[PHASES[position]] = int(known.sum()) if len(known) else None
-    return found
+        times[PHASES[position]] = int(known.sum()) if len(known) else None
+    return times
 
 
 def slowest(graph: Graph, count: int = 10) -> list[GraphNode]:
@@ -146,8 +146,8 @@ def memory_usage(graph: Graph) -> MemoryUsage:
         None if module_level else _most_at_once(graph, Role.GRADIENT),  # backward is one node there: nothing is seen
         _most_at_once(graph, Role.ACTIVATION),
     )
-    found = {name: None if amount is None else int(amount) for name, amount in zip(names, amounts, strict=True)}
-    return MemoryUsage(found, at_least=module_level or bool((graph.columns["storage_bytes"] < 0).any()))
+    sizes = {name: None if amount is None else int(amount) for name, amount in zip(names, amounts, strict=True)}
+    return MemoryUsage(sizes, at_least=module_level or bool((graph.columns["storage_bytes"] < 0).any()))
 
 
 def operations_of(graph: Graph) -> Iterator[tuple[str, list[GraphNode]]]:
@@ -183,10 +183,10 @@ def _most_at_once(graph: Graph, role: Role) -> int:
 
 
 def _by_operation_type(graph: Graph, is_op: Array) -> dict[str, int]:
-    rows, found = graph.columns["node_operation"][is_op], Counter[str]()
+    rows, counts = graph.columns["node_operation"][is_op], Counter[str]()
     for operation, count in zip(graph.tables.operations, np.bincount(rows).tolist(), strict=False):
-        found[str(operation.type)] += count
-    return _most_first(found)
+        counts[str(operation.type)] += count
+    return _most_first(counts)
 
 
 def _most_first(counts: Counter[str]) -> dict[str, int]:

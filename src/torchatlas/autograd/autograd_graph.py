@@ -78,17 +78,17 @@ def autograd_graph(
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-def graph_of_walk(found: Walk, names: Mapping[int, str], *, saved: bool) -> Graph:
-    """Values are the gradients on the edges; after them come leaves and saved tensors, which no node makes."""
-    count, edges = len(found.nodes), len(found.source)
-    source, target, index = (np.array(column, np.int64) for column in (found.source, found.target, found.index))
-    leaves = {number: leaf for number, node in enumerate(found.nodes) if (leaf := leaf_of(node)) is not None}
+def graph_of_walk(walk: Walk, names: Mapping[int, str], *, saved: bool) -> Graph:
+    """The graph of a walk. Its values are gradients on edges, then leaves and saved tensors, which no node makes."""
+    count, edges = len(walk.nodes), len(walk.source)
+    source, target, index = (np.array(column, np.int64) for column in (walk.source, walk.target, walk.index))
+    leaves = {number: leaf for number, node in enumerate(walk.nodes) if (leaf := leaf_of(node)) is not None}
     builder = Builder()
     held = _HeldTensors(builder, edges, names, leaves)
     incoming = np.bincount(target, minlength=count).tolist()
     known: dict[str, int] = {}
     operation, arguments, slots, slot_ptr = [], [], [], [0]
-    for number, node in enumerate(found.nodes):
+    for number, node in enumerate(walk.nodes):
         full = node.name()  # not its type: nodes of different names may share one
         row = known.get(full)
         if row is None:
@@ -103,8 +103,8 @@ def graph_of_walk(found: Walk, names: Mapping[int, str], *, saved: bool) -> Grap
     owner = np.array(held.owner, np.int64)
     into = np.concatenate([target, owner])
     order = np.lexsort((np.concatenate([index, np.full(len(owner), 1 << 30)]), into))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
     first_input = np.searchsorted(into[order], np.arange(count))
     output_index = np.arange(edges) - np.searchsorted(source, source)
     builder.fill(
@@ -114,7 +114,7 @@ def graph_of_walk(found: Walk, names: Mapping[int, str], *, saved: bool) -> Grap
         operation=operation,
         phase=PHASES.index(Phase.BACKWARD),
         arguments=arguments,
-        sequence_nr=[number if (number := sequence_nr(node)) < FIRST else -1 for node in found.nodes],
+        sequence_nr=[number if (number := sequence_nr(node)) < FIRST else -1 for node in walk.nodes],
         iteration=0,
         thread=0,
         input_count=np.bincount(into, minlength=count),
@@ -138,35 +138,35 @@ def graph_of_walk(found: Walk, names: Mapping[int, str], *, saved: bool) -> Grap
         source=source,
         target=target,
         output_index=output_index,
-        input_index=place[:edges] - first_input[target],
+        input_index=position[:edges] - first_input[target],
         value=np.arange(edges),
         kind=EDGE_KINDS.index(EdgeKind.DATA),
     )
     metadata = {"torch": torch.__version__.partition("+")[0]}
     return builder.graph(
-        "autograd", metadata=metadata, recorded={"topological_nr": _topological(count, found), "input_nr": index}
+        "autograd", metadata=metadata, recorded={"topological_nr": _topological(count, walk), "input_nr": index}
     )
 
 
-def _topological(count: int, found: Walk) -> Array:
-    """The longest way from each node to a leaf. The engine takes it to leave out what cannot lead to an input."""
+def _topological(count: int, walk: Walk) -> Array:
+    """The longest path from each node to a leaf. The engine uses it to skip nodes that cannot lead to an input."""
     numbers = [0] * count
-    for source, target in zip(reversed(found.source), reversed(found.target), strict=True):
+    for source, target in zip(reversed(walk.source), reversed(walk.target), strict=True):
         if numbers[target] >= numbers[source]:
             numbers[source] = numbers[target] + 1
     return np.array(numbers, np.int64)
 
 
 def _edge_layouts(slots: list[int], slot_ptr: Array, target: Array, index: Array, builder: Builder) -> Array:
-    """What arrives at an input of a node: the shape of what its forward op made."""
-    place = slot_ptr[target] + index
-    known = place < slot_ptr[target + 1]  # a Function may say less than it takes
+    """The layout of the gradient on each edge: that of the output, of the target's forward op, that it belongs to."""
+    slot = slot_ptr[target] + index
+    known = slot < slot_ptr[target + 1]  # a Function may say less than it takes
     unknown = builder.row("layouts", Layout((), None, "unknown", "unknown", "unknown")) if not known.all() else -1
-    return np.where(known, np.array([*slots, -1])[np.where(known, place, -1)], unknown)
+    return np.where(known, np.array([*slots, -1])[np.where(known, slot, -1)], unknown)
 
 
 class _HeldTensors:
-    """Leaves, by the nodes that accumulate their gradients, then saved tensors: values `first` and following."""
+    """The tensors that nodes hold, as values from `first` on: leaves, then saved tensors."""
 
     def __init__(
         self, builder: Builder, first: int, names: Mapping[int, str], leaves: Mapping[int, torch.Tensor]
@@ -197,7 +197,7 @@ class _HeldTensors:
             return row
 
     def saved(self, number: int, gradients: int, slots: list[SavedSlot]) -> int:
-        """Values for what a node saved; the row of the arguments that say which input lies in which slot.
+        """Add values for what a node saved; returns the row of the arguments that say which input is in which slot.
 
         Saved tensors come after the gradients among the inputs of the node.
         """
@@ -212,7 +212,7 @@ class _HeldTensors:
         key = (str(gradients), *names)
         row = self._signatures.get(key)
         if row is None:
-            references = {name: TensorRef(gradients + place) for place, name in enumerate(names)}
+            references = {name: TensorRef(gradients + position) for position, name in enumerate(names)}
             row = self._signatures[key] = self._builder.row("arguments", encode(Call((), references)))
         return row
 
@@ -240,11 +240,11 @@ class _HeldTensors:
 
 def link(graph: Graph, forward: Graph) -> None:
     """Give each node the module and the line of the forward op that made it, found by their numbers."""
-    found = makers(graph, forward)
+    maker = makers(graph, forward)
     calls = _calls_by_path(forward)
-    known = found >= 0
+    known = maker >= 0
     for column in ("node_call", "node_source"):
-        graph.columns[column][known] = forward.columns[column][found[known]]
+        graph.columns[column][known] = forward.columns[column][maker[known]]
     for column in ("call_module", "call_parent", "call_index"):
         graph.columns[column] = forward.columns[column].copy()
     graph.tables.modules = list(forward.tables.modules)
@@ -263,9 +263,9 @@ def makers(graph: Graph, forward: Graph) -> Array:
 
 
 def _by_number(forward: Graph) -> dict[int, tuple[int, bool]]:
-    """Sequence number -> the forward op that made the node of this number, and whether it wrote to what it was given.
+    """Sequence number -> the forward op that made the node of this number, and whether that op works in place.
 
-    Every thread counts for itself: a number that several have used belongs to nobody.
+    Each thread counts by itself: a number that several threads used is left out.
     """
     columns = forward.columns
     numbers, threads = columns["node_sequence_nr"], columns["node_thread"]
@@ -273,19 +273,19 @@ def _by_number(forward: Graph) -> dict[int, tuple[int, bool]]:
     nodes = np.flatnonzero(np.isin(columns["node_phase"], phases) & (numbers >= 0))[::-1]
     writes = np.zeros(len(forward), bool)
     writes[np.repeat(np.arange(len(forward)), np.diff(columns["input_ptr"]))[columns["input_written"] > 0]] = True
-    found = {int(numbers[node]): (int(node), bool(writes[node])) for node in nodes}
+    made_by = {int(numbers[node]): (int(node), bool(writes[node])) for node in nodes}
     if len(np.unique(threads[nodes])) > 1:
         pairs = np.unique(np.stack([numbers[nodes], threads[nodes]], 1), axis=0)
         used, times = np.unique(pairs[:, 0], return_counts=True)
         for number in used[times > 1].tolist():
-            del found[number]
-    return found
+            del made_by[number]
+    return made_by
 
 
 def _maker(number: int, made_by: dict[int, tuple[int, bool]]) -> int:
     """The forward op that made a node; -1 if it is not known.
 
-    Who writes to a view makes three nodes: of the op itself, of its base (CopySlices) and of the view, anew.
+    Writing in place to a view makes three nodes: for the op, for the base (CopySlices), and a new one for the view.
     """
     for back in range(3):
         node, writes = made_by.get(number - back, (-1, False))
@@ -305,10 +305,10 @@ def accumulated(graph: Graph) -> list[tuple[int, str]]:
     """The nodes that accumulate the gradient of a parameter which has a name."""
     columns, names = graph.columns, graph.tables.names
     leaves = [row for row, operation in enumerate(graph.tables.operations) if operation.name == "AccumulateGrad"]
-    found = []
+    accumulators = []
     for node in np.flatnonzero(np.isin(columns["node_operation"], leaves)).tolist():
         held = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
         named = [row for row in columns["value_parameter"][held].tolist() if row >= 0]
         if named:
-            found.append((node, names[named[0]]))
-    return found
+            accumulators.append((node, names[named[0]]))
+    return accumulators

@@ -1,4 +1,4 @@
-"""BackwardRun -> its steps as JSON holds them: who was ready when, and what each gradient was.
+"""BackwardRun -> its steps as JSON holds them: which node was ready when, and what each gradient was.
 
 A step is a node in the order in which the engine ran them. An edge carries a gradient from the step that makes it to
 the step that takes it: in between it waits, or is added to, in a buffer of that step.
@@ -26,7 +26,7 @@ def steps_of(run: BackwardRun, page: Graph) -> dict[str, Any]:
     np.maximum.at(ready, target, source)
     figures = edge_figures(run)
     parameters = dict(accumulated(graph))
-    bad = [place for place, row in enumerate(figures) if row is not None and row[3]]
+    bad = [edge for edge, row in enumerate(figures) if row is not None and row[3]]
     return {
         "names": graph.index.names(),
         "operations": [graph.tables.operations[row].name for row in graph.columns["node_operation"].tolist()],
@@ -55,8 +55,8 @@ def steps_of(run: BackwardRun, page: Graph) -> dict[str, Any]:
     }
 
 
-def _finite(row: tuple[float, float, float, int] | None, place: int) -> float | None:
-    return None if row is None or not math.isfinite(row[place]) else float(f"{row[place]:.6g}")
+def _finite(row: tuple[float, float, float, int] | None, column: int) -> float | None:
+    return None if row is None or not math.isfinite(row[column]) else float(f"{row[column]:.6g}")
 
 
 def _nodes(graph: Graph, page: Graph, parameters: dict[int, str]) -> Array:
@@ -73,13 +73,13 @@ def _nodes(graph: Graph, page: Graph, parameters: dict[int, str]) -> Array:
     ran = ran[np.lexsort((-ran, ~views[columns["node_operation"][ran]]))]  # the last of equal ones is taken
     backward = np.full(len(page) + 1, -1, np.int64)  # forward op -> the first op of backward, no view if there is one
     backward[columns["node_forward"][ran]] = ran
-    found = np.where(backward[forward] >= 0, backward[forward], forward)
-    found[forward < 0] = -1
+    nodes = np.where(backward[forward] >= 0, backward[forward], forward)
+    nodes[forward < 0] = -1
     values = np.flatnonzero((columns["value_role"] == ROLES.index(Role.GRADIENT)) & (columns["value_parameter"] >= 0))
     made = {
         page.tables.names[int(columns["value_parameter"][value])]: int(columns["value_producer"][value])
         for value in values.tolist()
     }
     for step, name in parameters.items():
-        found[step] = made.get(name, -1)
-    return found
+        nodes[step] = made.get(name, -1)
+    return nodes

@@ -1,4 +1,4 @@
-"""A backward pass at a terminal, as pdb is for Python: the engine waits, inline, while somebody types."""
+"""A backward pass at a terminal, as pdb is for Python: the engine waits, inline, while the user types."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class _Session(Session):
 
 def condition_of(text: str) -> dict[str, Any]:
     """nan, zero, above X and a name, in any order."""
-    found: dict[str, Any] = {}
+    condition: dict[str, Any] = {}
     try:
         words = shlex.split(text)
     except ValueError as error:  # a quote that is opened and not closed
@@ -233,14 +233,14 @@ def condition_of(text: str) -> dict[str, Any]:
     while words:
         word = words.pop(0)
         if word in ("nan", "zero"):
-            found[word] = True
+            condition[word] = True
         elif word == "above":
-            found["above"] = _number(words.pop(0) if words else "")
-        elif "what" in found:
-            raise InvalidInputError(f"one name at a time, not {found['what']!r} and {word!r}.")
+            condition["above"] = _number(words.pop(0) if words else "")
+        elif "what" in condition:
+            raise InvalidInputError(f"one name at a time, not {condition['what']!r} and {word!r}.")
         else:
-            found["what"] = word
-    return found
+            condition["what"] = word
+    return condition
 
 
 def _number(word: str) -> float:

@@ -1,7 +1,7 @@
 """Decide where a debugged backward pass stops next: steps, breakpoints and conditions.
 
 The session is told of every node by the real engine, in the thread that runs it. At a stop it calls `pause`, which
-hands over to another thread (debugger.py), or talks to somebody at a terminal (debug_console.py).
+hands over to another thread (debugger.py), or talks to the user at a terminal (debug_console.py).
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ class Session:
         self.hit: Breakpoint | None = None  # why it stopped
         self._order: list[tuple[int, int]] = []  # task, node
         self._forgotten = 0  # nodes that ran before those
-        self._passed = False  # whether the last of them runs now, with nobody looking
+        self._passed = False  # whether the last of them runs now, and `before` was not called for it
         self.aborting = False
         self.interrupted = False
         self._steps = 0  # that are left before the next stop; -1: none but breakpoints stop it
         self._until: Test | None = None
         self._until_origin = False
-        self._seen: set[int] = set()  # tasks in which something not finite was seen: from there it is handed on
-        self._made_inside: set[int] = set()  # tasks whose running node has run one that made it
-        self._from_outside = False  # it arrives at the current node, and no node has made it
+        self._seen: set[int] = set()  # tasks in which NaN or infinity was seen: later nodes may only pass it on
+        self._made_inside: set[int] = set()  # tasks whose running node ran an inner pass that made it
+        self._from_outside = False  # whether it arrives at the current node although no node has made it
         self._handles: dict[int, Any] = {}  # of the hooks after nodes, by task
-        self._finite: bool | None = None  # what arrives there; None: nobody has looked
+        self._finite: bool | None = None  # whether what arrives there is finite; None: not checked
         self._replacement: Gradients | None = None
         self._turn, self._stopped = threading.RLock(), False
 
@@ -98,7 +98,7 @@ class Session:
         self._steps, self._until, self._until_origin = steps, until, origin
 
     def go_until(self, condition: Breakpoint) -> None:
-        """To the next place where a condition holds, other than this one."""
+        """Go on to the next stop at which a condition holds, other than this one."""
         here = None if self.stop is None or self.stop.made is not None else self.stop.number
 
         def comes(stop: Stop) -> bool:
@@ -109,7 +109,7 @@ class Session:
     def condition(
         self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False
     ) -> Breakpoint:
-        """A place by name (node, operation, module or parameter) or a function of a Stop; and what arrives there.
+        """A Breakpoint at a name (node, operation, module, parameter), a function of a Stop, or gradients of a kind.
 
         `nan` alone is the node that makes NaN or infinity of finite gradients, after it ran.
         """
@@ -148,8 +148,8 @@ class Session:
         if what is None or isinstance(what, str):
             return what
         if not callable(what) or isinstance(what, type):
-            found = what.__name__ if isinstance(what, type) else type(what).__name__
-            raise InvalidInputError(f"a breakpoint is a name or a function, not {found}.")
+            kind = what.__name__ if isinstance(what, type) else type(what).__name__
+            raise InvalidInputError(f"a breakpoint is a name or a function, not {kind}.")
         return None
 
     def _path_of(self, module: nn.Module) -> str:
@@ -237,7 +237,7 @@ class Session:
         """Gradients on edges are not looked at."""
 
     def passing(self, task: EngineRun) -> Callable[[int], bool]:
-        """A function that is true for nodes that have to be looked at: nobody may want to stop anywhere near."""
+        """A function that is true for nodes for which `before` has to be called: where a stop is possible."""
         number, breakpoints, note = task.number, self.breakpoints, self._order.append
 
         def passes(node: int) -> bool:
@@ -263,16 +263,16 @@ class Session:
         run = self.runs[task.number]
         self._here, self._stop, self._passed = (run, node, self.executed, gradients), None, False
         if run.wanted is None and task.inputs:  # only the engine itself knows, and only while it runs
-            nodes = enumerate(run.found.nodes)
-            candidates = [(n, found) for n, found in nodes if task.accumulates or leaf_of(found) is None]
-            run.wanted = {n for n, found in candidates if will_be_executed(found)}
+            nodes = enumerate(run.walk.nodes)
+            candidates = [(n, torch_node) for n, torch_node in nodes if task.accumulates or leaf_of(torch_node) is None]
+            run.wanted = {n for n, torch_node in candidates if will_be_executed(torch_node)}
         if self._wants_to_stop():
             self._pause_here()
         changed, self._replacement = self._replacement, None
         if changed is not None:
             self._finite = None
         self._watch_result(task, node, gradients if changed is None else changed)
-        # Who holds a gradient that is accumulated has it copied: the leaf cannot take it over.
+        # While we hold a gradient, accumulating it would copy it: the leaf could not take it over.
         self._here, self._stop, self._passed = None, None, True
         self._order.append((task.number, node))
         return changed
@@ -287,7 +287,7 @@ class Session:
             raise Aborted
 
     def _watch_result(self, task: EngineRun, node: int, gradients: Gradients) -> None:
-        """Have the engine call us again after this node, if somebody wants to know who makes what is not finite."""
+        """Hook the result of this node, if some condition asks which node makes NaN or infinity."""
         running = task.nodes[node]
         if not self._wants_origins() or leaf_of(running) is not None:
             return

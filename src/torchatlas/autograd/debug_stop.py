@@ -35,7 +35,7 @@ class Stop(Shown):
     node: GraphNode  # in the graph of its run: name, module, line
     number: int  # how many ran before it
     gradients: Gradients  # what arrives at it; nothing if it was passed by and failed
-    made: Gradients | None = None  # of that, if it has run
+    made: Gradients | None = None  # what it made, if it has run
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class Stop(Shown):
     @property
     def torch_node(self) -> Any:
         """The node as torch holds it."""
-        return self.run.found.nodes[self.node.id]
+        return self.run.walk.nodes[self.node.id]
 
     def norm(self) -> float:
         """The norm of all gradients that arrive."""
@@ -132,13 +132,13 @@ class DebuggedRun:
     wanted: set[int] | None = None  # None: all
 
     @cached_property
-    def found(self) -> Walk:
+    def walk(self) -> Walk:
         return walk(self.task.roots)
 
     @cached_property
     def graph(self) -> Graph:
         with unobserved():  # torch 2.10 leaves function modes on in backward: they would see tensors being asked
-            graph = graph_of_walk(self.found, self.names, saved=False)
+            graph = graph_of_walk(self.walk, self.names, saved=False)
         if self.forward is not None:
             link(graph, self.forward)
         return graph
@@ -146,16 +146,16 @@ class DebuggedRun:
     @cached_property
     def numbers(self) -> list[int]:
         """Position in task.nodes -> node of the graph."""
-        return [self.found.number[node] for node in self.task.nodes]
+        return [self.walk.number[node] for node in self.task.nodes]
 
     def queues(self, current: int) -> tuple[list[GraphNode], list[GraphNode]]:
         """Nodes that have all their gradients, the next first; and those that have some of them.
 
         The engine's own queues cannot be seen: this is what they must hold, given what ran. Numbers can be equal, and
-        who comes first then depends on all that was in the queue before: so what ran goes through one here as well.
+        which comes first then depends on all that was in the queue before: so what ran goes through one here as well.
         """
         queue = _Queue(self)
-        for node in [self.numbers[place] for place in self.task.ran]:
+        for node in [self.numbers[number] for number in self.task.ran]:
             queue.take(node)
             queue.ran(node)
         queue.take(current)
@@ -174,21 +174,21 @@ class _Queue:
     """A model of the engine's queue, as far as it can be told from the outside; see engine/task.py."""
 
     def __init__(self, run: DebuggedRun) -> None:
-        task, found = run.task, run.found
-        self._found, self._ready, self._arrived = found, ReadyQueue(), set[int]()
+        task, walk = run.task, run.walk
+        self._walk, self._ready, self._arrived = walk, ReadyQueue(), set[int]()
         self._following: dict[int, list[int]] = defaultdict(list)
-        self._missing = [0] * len(found.nodes)
-        for source, target in zip(found.source, found.target, strict=True):
+        self._missing = [0] * len(walk.nodes)
+        for source, target in zip(walk.source, walk.target, strict=True):
             self._following[source].append(target)
             self._missing[target] += 1
         self._runs = run.wanted
         self._enters = run.wanted  # None: all
         if run.wanted is not None and not task.accumulates:
-            asked = {found.number[node] for node in map(starting_node, task.inputs) if node in found.number}
+            asked = {walk.number[node] for node in map(starting_node, task.inputs) if node in walk.number}
             self._enters = run.wanted | asked
-            # One that only hands out the gradient that was asked for comes up and does not run.
+            # A node that only hands out the gradient that was asked for is taken from the queue, and does not run.
             self._runs = {n for n in run.wanted if any(to in self._enters for to in self._following[n])}
-        roots = [found.number[node] for node in task.roots]
+        roots = [walk.number[node] for node in task.roots]
         if len(roots) == 1:  # what torch begins with then
             self._push(roots[0])
             return
@@ -209,7 +209,7 @@ class _Queue:
                 self._push(node)
 
     def _push(self, node: int) -> None:
-        self._ready.push(NodeTask(node, InputBuffer(), sequence_nr(self._found.nodes[node])))
+        self._ready.push(NodeTask(node, InputBuffer(), sequence_nr(self._walk.nodes[node])))
 
     def take(self, node: int) -> None:
         """Remove a node whose turn has come. With several devices, and a queue for each, it may not be the first."""
@@ -232,4 +232,4 @@ class _Queue:
     def waiting(self) -> list[int]:
         """The youngest first."""
         some = [node for node in self._arrived if self._missing[node] and self._is_run(node)]
-        return sorted(some, key=lambda node: -sequence_nr(self._found.nodes[node]))
+        return sorted(some, key=lambda node: -sequence_nr(self._walk.nodes[node]))

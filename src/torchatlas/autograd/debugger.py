@@ -104,7 +104,7 @@ class Debugger(Shown, Bracket["Debugger"]):
         recorded = forward_graph(forward)
         self._worker = _Worker(call, inputs, lambda pause: Session(pause, names, recorded, modules))
         self._session = self._worker.session
-        planned = EngineRun(0, None, roots, {}, self._keep_graph, create_graph)  # walked when somebody asks
+        planned = EngineRun(0, None, roots, {}, self._keep_graph, create_graph)  # walked when first asked for
         self._planned = self._session.add(planned)
         weakref.finalize(self, _Worker.abort, self._worker)
 
@@ -277,7 +277,7 @@ class Debugger(Shown, Bracket["Debugger"]):
             return f"<backward, over: {counted(self._session.executed, 'node')} ran>"
         stop = self._session.stop
         if stop is None:
-            return f"<backward of {counted(len(self._planned.found.nodes), 'node')}, not begun>"
+            return f"<backward of {counted(len(self._planned.walk.nodes), 'node')}, not begun>"
         return f"<backward, before {stop}>"
 
     def _sections(self) -> Iterator[Section]:

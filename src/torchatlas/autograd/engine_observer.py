@@ -1,7 +1,7 @@
 """Watching the real engine: every run of it in this process, and in each of them every node, just before it runs.
 
 All backward passes go through one function of torch: backward, grad, what a checkpoint runs inside of backward,
-torch.func, gradient checks. While somebody watches, that function first puts a hook on every node behind its outputs.
+torch.func, gradient checks. While an observer watches, that function first hooks every node behind its outputs.
 The engine is torch's own, so order, gradients and hooks of the program are its own as well.
 """
 
@@ -104,7 +104,7 @@ class Observer(Protocol):
     def end(self, task: EngineRun, error: BaseException | None) -> None: ...
 
 
-# -- who watches -------------------------------------------------------------------------------------------------------
+# -- watchers ----------------------------------------------------------------------------------------------------------
 
 _watchers: list[Around] = []  # in the order in which they came; they may leave in another
 _patch: list[AbstractContextManager[None]] = []
@@ -160,10 +160,10 @@ def _observed(mine: _LiveRun, running: list[_LiveRun], observer: Observer) -> It
 
 
 def _settle(*, wait: bool) -> None:
-    """Be in the place of torch's function while anybody watches.
+    """Put our function in the place of torch's while there are watchers, and take it away after that.
 
-    Who leaves does not wait: the thread that holds the lock may be collecting garbage in it, and waiting for him to
-    leave. It looks again after it has let go of the lock, so that nobody is forgotten.
+    A watcher that leaves does not wait for the lock: the thread that holds it may be collecting garbage, and be waiting
+    for that watcher. That thread looks again after it has released the lock, so that no change is missed.
     """
     while bool(_patch) != bool(_watchers) and _lock.acquire(blocking=wait):
         try:
@@ -200,26 +200,26 @@ class _LiveRun:
 
     def is_here(self, running: list[_LiveRun]) -> bool:
         """True if what runs in this thread belongs to it. Asked in a hook of one of its nodes."""
-        found, here = engine_run_id(), threading.get_ident()
-        if self.engine_run < 0 and (here == self.thread or self._began_elsewhere(found, here, running)):
-            self.engine_run = found
-        return self.engine_run == found
+        current_run, here = engine_run_id(), threading.get_ident()
+        if self.engine_run < 0 and (here == self.thread or self._began_elsewhere(current_run, here, running)):
+            self.engine_run = current_run
+        return self.engine_run == current_run
 
-    def _began_elsewhere(self, found: int, here: int, running: list[_LiveRun]) -> bool:
-        """Nodes of other devices, and runs deep inside of others, run in threads of the engine's own."""
+    def _began_elsewhere(self, current_run: int, here: int, running: list[_LiveRun]) -> bool:
+        """True in a thread of the engine's own, in which nodes of other devices and deeply nested runs run."""
         of_python = any(t.ident == here and not t.name.startswith("Dummy-") for t in threading.enumerate())
-        return not of_python and all(run.engine_run != found for run in running)
+        return not of_python and all(run.engine_run != current_run for run in running)
 
 
 def _outer(running: list[_LiveRun]) -> _LiveRun | None:
     """The run inside of which this thread is."""
-    found, here = engine_run_id(), threading.get_ident()
-    if found < 0:
+    current_run, here = engine_run_id(), threading.get_ident()
+    if current_run < 0:
         return None
     for run in reversed(running):
         if run.engine_run < 0 and run.thread == here:  # this is a hook before its first node
-            run.engine_run = found
-        if run.engine_run == found:
+            run.engine_run = current_run
+        if run.engine_run == current_run:
             return run
     return None
 
@@ -236,7 +236,7 @@ def _engine_run(number: int, outer: int | None, outputs: Any, args: tuple[Any, .
 
 @dataclass(eq=False)
 class _Arrivals:
-    """Where the gradient on each edge is seen."""
+    """Which hook sees the gradient on each edge."""
 
     alone: dict[int, dict[int, int]]  # input -> node -> the edge whose gradient arrives there, and no other
     met: dict[int, list[tuple[int, int]]]  # node -> its outputs that meet others where they lead to, and their edges
@@ -269,7 +269,7 @@ class _Arrivals:
 
 
 def _hooked(run: _LiveRun, running: list[_LiveRun], observer: Observer) -> Callable[[], None]:
-    """Put hooks on all nodes; returns what takes them off. All nodes share them: the engine knows which one it runs."""
+    """Put hooks on all nodes; returns a function that removes them. All share them: the engine knows which runs."""
     task, position, node_here = run.task, run.task.numbers, current_autograd_node
     tell, passing = observer.before, observer.passing(task)
     note, stamp, clock = task.ran.append, task.began_ns.append, time.perf_counter_ns
@@ -278,14 +278,14 @@ def _hooked(run: _LiveRun, running: list[_LiveRun], observer: Observer) -> Calla
     handles: list[Any] = []
     shared: list[dict[int, Any]] = []  # hooks that many nodes share
 
-    def hang(places: Iterable[int], hook: Callable[[torch.Tensor | None], None], input_nr: int) -> None:
+    def hang(numbers: Iterable[int], hook: Callable[[torch.Tensor | None], None], input_nr: int) -> None:
         """Hang one hook on many nodes, at a tenth of what registering it with each of them costs.
 
         torch has it for tensors: a node takes over the dictionary of a tensor's hooks, and calls those before its own.
-        It cannot be taken off again, but an empty dictionary calls nobody, and dies with the graph.
+        It cannot be taken off again, but an empty dictionary calls no hook, and dies with the graph.
         """
         shared.append({0: hook})
-        hang_hooks([task.nodes[node] for node in places], shared[-1], input_nr)
+        hang_hooks([task.nodes[node] for node in numbers], shared[-1], input_nr)
 
     def before(gradients: Gradients) -> Gradients | None:
         if run.engine_run != engine_run_id() and not run.is_here(running):

@@ -22,7 +22,7 @@ from torchatlas.torch_private import (
 )
 
 _SMALL = 4_096  # numbers
-_LARGE = 65_536  # numbers; to look at more of them takes longer than to begin: they do not wait
+_LARGE = 65_536  # numbers; larger gradients do not wait: computing on them takes longer than starting to
 _MOST_WAITING = 1_000_000  # numbers
 _ROOM = 4 * _LARGE  # numbers that are looked at together: a fast cache holds them
 _BLOCK = 8_192  # numbers whose squares float32 adds up well, and BLAS without threads of its own
@@ -43,7 +43,7 @@ class GradientFigures:
     def __init__(self, edges: int) -> None:
         self.overwritten = 0  # before they were looked at
         self.without_numbers = 0
-        self._found = np.zeros((4, edges))
+        self._figures = np.zeros((4, edges))
         self._known = np.zeros(edges, bool)
         self._edges: list[int] = []  # of those that wait, side by side
         self._gradients: list[torch.Tensor] = []
@@ -57,7 +57,7 @@ class GradientFigures:
         return bool(self._known[edge])
 
     def __getitem__(self, edge: int) -> Figures:
-        norm, low, high, bad = self._found[:, edge].tolist()
+        norm, low, high, bad = self._figures[:, edge].tolist()
         return norm, low, high, int(bad)
 
     def add(self, edge: int, gradient: torch.Tensor) -> None:
@@ -67,7 +67,7 @@ class GradientFigures:
             return
         try:
             self._versions.append(gradient._version)
-        except RuntimeError:  # made in inference mode: nobody can tell whether it is written to
+        except RuntimeError:  # made in inference mode: it has no version that tells of writes
             self._one(edge, gradient)
             return
         self._edges.append(edge)
@@ -84,10 +84,10 @@ class GradientFigures:
 
     def copy(self, copies: Sequence[int] | Array, seen: Sequence[int] | Array) -> None:
         """Give edges the figures of others."""
-        self._found[:, copies], self._known[copies] = self._found[:, seen], self._known[seen]
+        self._figures[:, copies], self._known[copies] = self._figures[:, seen], self._known[seen]
 
     def flush(self) -> None:
-        """Look at the gradients that wait: all of one kind together, and each of them once."""
+        """Compute the figures of the gradients that wait: all of one kind together, and each of them once."""
         edges, gradients, versions = np.array(self._edges, np.int64), self._gradients, self._versions
         self._edges, self._gradients, self._versions, self._count = [], [], [], 0
         groups: dict[Any, list[int]] = {}
@@ -95,24 +95,24 @@ class GradientFigures:
         again: list[int] = []
         before: list[int] = []
         with unobserved():
-            for place, gradient in enumerate(gradients):
-                if gradient._version != versions[place]:
+            for position, gradient in enumerate(gradients):
+                if gradient._version != versions[position]:
                     self.overwritten += 1
                     continue
-                if (seen := first.setdefault(id(gradient), place)) != place:
-                    again.append(place)
+                if (seen := first.setdefault(id(gradient), position)) != position:
+                    again.append(position)
                     before.append(seen)
                     continue
                 kind = _kind(gradient)
                 if (group := groups.get(kind)) is None:
                     group = groups[kind] = []
-                group.append(place)
-            for (_, _, device, layout), places in groups.items():
+                group.append(position)
+            for (_, _, device, layout), positions in groups.items():
                 if layout is torch.strided and device.type != "meta":
-                    self._look_at_alike(edges[places], [gradients[place] for place in places])
+                    self._look_at_alike(edges[positions], [gradients[position] for position in positions])
                 else:
-                    for place in places:
-                        self._one(int(edges[place]), gradients[place])
+                    for position in positions:
+                        self._one(int(edges[position]), gradients[position])
         self.copy(edges[again], edges[before])
 
     def _look_at_alike(self, edges: Array, gradients: list[torch.Tensor]) -> None:
@@ -120,9 +120,9 @@ class GradientFigures:
         if size > _SMALL and first.dim() == 2:
             across = [not gradient.is_contiguous() for gradient in gradients]
             if any(across) and not all(across):
-                for way in (False, True):
-                    places = [place for place, each in enumerate(across) if each is way]
-                    self._look_at_alike(edges[places], [gradients[place] for place in places])
+                for transposed in (False, True):
+                    positions = [position for position, each in enumerate(across) if each is transposed]
+                    self._look_at_alike(edges[positions], [gradients[position] for position in positions])
                 return
             if across[0]:  # numbers that lie side by side are brought together three times as fast
                 gradients = [gradient.t() for gradient in gradients]
@@ -143,14 +143,14 @@ class GradientFigures:
         return figures
 
     def _memory(self, shape: tuple[int, ...]) -> tuple[torch.Tensor, Array]:
-        """The room as a tensor of some shape, and as rows of numbers."""
-        found = self._rooms.get(shape)
-        if found is None:
+        """The scratch memory as a tensor of some shape, and as rows of numbers."""
+        views = self._rooms.get(shape)
+        if views is None:
             if self._room is None:
                 self._room = torch.empty(_ROOM, dtype=torch.float32, device="cpu")  # whatever the program's default is
             room = self._room[: math.prod(shape)]
-            found = self._rooms[shape] = room.view(shape), room.numpy().reshape(shape[0], -1)
-        return found
+            views = self._rooms[shape] = room.view(shape), room.numpy().reshape(shape[0], -1)
+        return views
 
     def _one(self, edge: int, gradient: torch.Tensor) -> None:
         if has_no_numbers(gradient):
@@ -164,7 +164,7 @@ class GradientFigures:
                 self._note([edge], figures if math.isfinite(figures[0, 0]) else _of_finite(numbers)[:, None])
 
     def _note(self, edges: list[int] | Array, figures: Array) -> None:
-        self._found[:, edges] = figures
+        self._figures[:, edges] = figures
         self._known[edges] = True
 
 
@@ -173,55 +173,55 @@ def has_no_numbers(gradient: torch.Tensor) -> bool:
 
 
 def _of_each_row(numbers: Array) -> Array:
-    """Norm, smallest, largest and 0 of each row of float32 numbers, which are spoiled: that needs no new memory.
+    """Norm, smallest, largest and 0 of each row of float32 numbers, which it overwrites: that needs no new memory.
 
     numpy begins to compute five times sooner than torch does.
     """
-    found = np.zeros((4, len(numbers)))
+    figures = np.zeros((4, len(numbers)))
     with np.errstate(all="ignore"):
-        found[1], found[2] = numbers.min(1), numbers.max(1)
-        scale = _scale_of(found, _FLOAT32)
+        figures[1], figures[2] = numbers.min(1), numbers.max(1)
+        scale = _scale_of(figures, _FLOAT32)
         if scale is not None:
             numbers *= scale.astype(np.float32)[:, None]
         for begin in range(0, numbers.shape[1], _BLOCK):
             part = numbers[:, begin : begin + _BLOCK]
-            found[0] += np.matmul(part[:, None, :], part[:, :, None]).reshape(-1)  # twice as fast as squares and sum
-        found[0] = np.sqrt(found[0])
+            figures[0] += np.matmul(part[:, None, :], part[:, :, None]).reshape(-1)  # twice as fast as squares and sum
+        figures[0] = np.sqrt(figures[0])
         if scale is not None:
-            found[0] /= scale
-    return found
+            figures[0] /= scale
+    return figures
 
 
 def _of_rows(numbers: torch.Tensor) -> Array:
     """Norm, smallest, largest and 0 of each row of numbers of any type, on any device; they are left alone."""
-    found = np.zeros((4, len(numbers)))
-    found[1], found[2] = numbers.amin(1).cpu().numpy(), numbers.amax(1).cpu().numpy()
+    figures = np.zeros((4, len(numbers)))
+    figures[1], figures[2] = numbers.amin(1).cpu().numpy(), numbers.amax(1).cpu().numpy()
     with np.errstate(all="ignore"):
-        scale = _scale_of(found, _FLOAT64 if numbers.dtype is torch.float64 else _FLOAT32)
+        scale = _scale_of(figures, _FLOAT64 if numbers.dtype is torch.float64 else _FLOAT32)
     if scale is not None:
         numbers = numbers * torch.from_numpy(scale).to(numbers.dtype).to(numbers.device)[:, None]
-    found[0] = _norms(numbers).cpu().numpy()
+    figures[0] = _norms(numbers).cpu().numpy()
     if scale is not None:
-        found[0] /= scale
-    return found
+        figures[0] /= scale
+    return figures
 
 
 def _norms(numbers: torch.Tensor) -> torch.Tensor:
     """The norm of each row. Long rows in blocks: one sum of float32 loses digits, and not all devices have float64."""
     norm, whole = torch.linalg.vector_norm, numbers.shape[1] // _BLOCK * _BLOCK
-    found: torch.Tensor = norm(numbers[:, whole:], dim=1, keepdim=True)
+    norms: torch.Tensor = norm(numbers[:, whole:], dim=1, keepdim=True)
     if whole:
         blocks = norm(numbers[:, :whole].reshape(len(numbers), -1, _BLOCK), dim=2).cpu().double()
-        found = norm(torch.cat([blocks, found.cpu().double()], 1), dim=1, keepdim=True)
-    return found[:, 0]
+        norms = norm(torch.cat([blocks, norms.cpu().double()], 1), dim=1, keepdim=True)
+    return norms[:, 0]
 
 
-def _scale_of(found: Array, most: int) -> Array | None:
-    """The factor for each row with which its squares can be added up; None if no row needs one.
+def _scale_of(figures: Array, most: int) -> Array | None:
+    """A factor for each row that keeps the sum of its squares in range; None if no row needs one.
 
     A power of two, `most` at most, changes no digit.
     """
-    largest = np.maximum(-found[1], found[2])
+    largest = np.maximum(-figures[1], figures[2])
     if largest.min() > _SAFE[0] and largest.max() < _SAFE[1]:
         return None
     scale: Array = np.ldexp(1.0, np.clip(-np.frexp(largest)[1], -most, most))

@@ -22,8 +22,8 @@ def roots_of(outputs: Any, called: str) -> list[Any]:
     """The nodes that gradients of these tensors enter first."""
     tensors = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs) if isinstance(outputs, Iterable) else []
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
-        found = type(outputs).__name__
-        raise InvalidInputError(f"{called} takes a tensor or several, not {found}: {called}(loss).")
+        kind = type(outputs).__name__
+        raise InvalidInputError(f"{called} takes a tensor or several, not {kind}: {called}(loss).")
     roots = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     if not roots:
         raise AnalysisError(
@@ -52,7 +52,7 @@ def starting_nodes(outputs: Any, called: str) -> list[Any]:
 
 
 def reached(roots: Iterable[Any]) -> list[Any]:
-    """All nodes behind some, which come first. The graph can still be freed."""
+    """All nodes behind some roots, which come first. The graph can still be freed."""
     return list(nodes_behind(roots))
 
 
@@ -68,21 +68,21 @@ class Walk:
 
 
 def walk(roots: list[Any]) -> Walk:
-    """All nodes behind some, each once, in the order in which the engine would run them."""
-    found = _in_order(*edges_behind(roots))
-    keep_until_freed(roots, found.nodes, found.source, found.target)
-    return found
+    """All nodes behind some roots, each once, in the order in which the engine would run them."""
+    walked = _in_order(*edges_behind(roots))
+    keep_until_freed(roots, walked.nodes, walked.source, walked.target)
+    return walked
 
 
 def _in_order(following: dict[Any, Edges], waiting: dict[Any, int]) -> Walk:
-    ready = [(-sequence_nr(node), place, node) for place, node in enumerate(waiting) if not waiting[node]]
+    ready = [(-sequence_nr(node), arrival, node) for arrival, node in enumerate(waiting) if not waiting[node]]
     heapq.heapify(ready)
     order: list[Any] = []
     number: dict[Any, int] = {}
     source: list[int] = []
     index: list[int] = []
     came: list[Any] = []
-    place = len(waiting)
+    arrival = len(waiting)
     while ready:
         *_, node = heapq.heappop(ready)
         mine = number[node] = len(order)
@@ -96,8 +96,8 @@ def _in_order(following: dict[Any, Edges], waiting: dict[Any, int]) -> Walk:
             left = waiting[after] - 1
             waiting[after] = left
             if not left:
-                place += 1
-                heapq.heappush(ready, (-sequence_nr(after), place, after))
+                arrival += 1
+                heapq.heappush(ready, (-sequence_nr(after), arrival, after))
     target = [number[after] for after in came]
     return Walk(order, number, source, target, index)
 

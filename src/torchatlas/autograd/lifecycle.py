@@ -104,11 +104,11 @@ def lifecycle(tensor: Any) -> Lifecycle:
         >>> before.can_run, before.held_bytes, atlas.lifecycle(loss).can_run
         (True, 12, False)
     """
-    found = walk(roots_of(tensor, "lifecycle")).nodes
-    leaves = {storage_key(leaf) for node in found if (leaf := leaf_of(node)) is not None}
+    behind = walk(roots_of(tensor, "lifecycle")).nodes
+    leaves = {storage_key(leaf) for node in behind if (leaf := leaf_of(node)) is not None}
     seen: set[int] = set()
     nodes, held, parameters = [], 0, 0
-    for node in found:
+    for node in behind:
         if leaf_of(node) is not None:
             continue  # a leaf: it is never freed
         saved = [each for each in saved_by(node) if each.state != "none"]

@@ -1,4 +1,4 @@
-"""The autograd graph behind a tensor as text: a tree, in which what several take is written out once."""
+"""The autograd graph behind a tensor as text: a tree, in which a node that several lead to is written out once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def graph_text(
             "print_graph(loss, model=model)."
         )
     roots = roots_of(tensor, "print_graph")
-    names, found = names_by_id(params, model), walk(roots)
+    names, walked = names_by_id(params, model), walk(roots)
     lines: list[str] = []
     seen: set[Any] = set()
     single = isinstance(tensor, torch.Tensor)
@@ -58,7 +58,7 @@ def graph_text(
         deeper = max(depth + (len(following) > 1), 1)  # a chain goes straight down
         stack += [(target, deeper) for target in reversed(following)]
     if stack:
-        lines.append(f"... {counted(len(found.nodes) - len(seen), 'more node')}")
+        lines.append(f"... {counted(len(walked.nodes) - len(seen), 'more node')}")
     prefix = "  " * indent
     return "\n".join(prefix + line for line in lines)
 

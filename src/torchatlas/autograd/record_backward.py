@@ -110,16 +110,16 @@ class BackwardRun(Shown):
     @cached_property
     def _walk(self) -> Walk:
         """The nodes that ran, without edges to those that were not wanted and did not run."""
-        nodes, edges = [self.task.nodes[place] for place in self.task.ran], self.task.edges
-        number = {node: place for place, node in enumerate(nodes)}
+        nodes, edges = [self.task.nodes[position] for position in self.task.ran], self.task.edges
+        number = {node: position for position, node in enumerate(nodes)}
         source, target = (self._turn[ends[self._edges]] for ends in (edges.source, edges.target))
         return Walk(nodes, number, source.tolist(), target.tolist(), edges.input[self._edges].tolist())
 
     @cached_property
     def graph(self) -> Graph:
         """The nodes in the order in which they ran, with the time each took."""
-        found = self._walk
-        graph = graph_of_walk(found, self._names, saved=False)
+        walked = self._walk
+        graph = graph_of_walk(walked, self._names, saved=False)
         starts = np.array(self.task.began_ns, np.int64)
         ends = np.append(starts[1:], self.ended_ns) if len(starts) else starts
         graph.columns["node_start_ns"][:] = starts - self.began_ns
@@ -150,10 +150,10 @@ class BackwardRun(Shown):
         """Where several gradients arrive at one input of a node."""
         graph = self.graph
         key = np.stack([graph.columns["edge_target"].astype(np.int64), graph.recorded["input_nr"]], 1)
-        places, first, counts = np.unique(key, axis=0, return_index=True, return_counts=True)
+        inputs, first, counts = np.unique(key, axis=0, return_index=True, return_counts=True)
         sizes = np.maximum(edge_bytes(graph)[first], 0)
         return [
-            Sum(graph.nodes[int(places[row, 0])].name, int(places[row, 1]), int(counts[row]), int(sizes[row]))
+            Sum(graph.nodes[int(inputs[row, 0])].name, int(inputs[row, 1]), int(counts[row]), int(sizes[row]))
             for row in np.flatnonzero(counts > 1)
         ]
 
@@ -162,10 +162,10 @@ class BackwardRun(Shown):
         """Numbers of the gradient on every edge; empty unless they were asked for."""
         if self._figures is None:
             return []
-        names, found, edges = [node.name for node in self.graph.nodes], self._figures, self._walk
+        names, figures, edges = [node.name for node in self.graph.nodes], self._figures, self._walk
         ends = zip(edges.source, edges.target, self._edges.tolist(), strict=True)
         return [
-            Statistics(names[source], names[target], *found[edge]) for source, target, edge in ends if edge in found
+            Statistics(names[source], names[target], *figures[edge]) for source, target, edge in ends if edge in figures
         ]
 
     @property

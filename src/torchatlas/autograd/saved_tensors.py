@@ -34,15 +34,15 @@ class SavedSlot:
         return -1 if self.data is None or self.data.is_inference() else self.data._version
 
     def expected_version(self) -> int | None:
-        """The version at which it was saved; None when nothing tells. Only a mismatch does: torch says it in words."""
+        """The version at which it was saved; None if unknown. Only torch's error of a mismatch tells a version."""
         if self.state != "saved":
             return None
         try:
             with unobserved():  # it detaches what an op has saved of its own result
                 unpack_saved(self.handle, self.node, self.slot)
         except RuntimeError as error:
-            found = _VERSIONS.search(str(error)) or _VERSIONS.search(self._asked_through_its_node())
-            return int(found[2]) if found is not None else self.version
+            match = _VERSIONS.search(str(error)) or _VERSIONS.search(self._asked_through_its_node())
+            return int(match[2]) if match is not None else self.version
         return self.version
 
     def _asked_through_its_node(self) -> str:
@@ -58,10 +58,10 @@ class SavedSlot:
 
 def saved_by(node: Any) -> list[SavedSlot]:
     """The tensors that a node saved, in the order of its slots."""
-    found: list[SavedSlot] = []
+    slots: list[SavedSlot] = []
     for name in _slots(type(node)):
-        found += _in_slot(node, name)
-    return found
+        slots += _in_slot(node, name)
+    return slots
 
 
 def saved_data(kind: type, nodes: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:

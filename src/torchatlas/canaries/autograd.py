@@ -109,12 +109,12 @@ def engine_in_python() -> None:
     assert raised
     assert ran == ["sin, first", "sin", "doubled"]
     assert x.grad is None
-    told = ""
+    message = ""
     try:
         _ = y.grad_fn._saved_self
     except RuntimeError as error:
-        told = str(error)
-    assert "second time" in told, "what it saved is gone"
+        message = str(error)
+    assert "second time" in message, "what it saved is gone"
     assert y.grad_fn._input_metadata[0].shape == [2]
     assert y.grad_fn._input_metadata[0].is_nested_tensor is False
 
@@ -146,13 +146,13 @@ def executed_nodes() -> None:
     x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     left, right = x.sin(), w.cos()
     loss = (left * right).sum()
-    found: list[bool] = []
+    executed: list[bool] = []
     assert loss.grad_fn is not None
     loss.grad_fn.register_prehook(
-        lambda _: found.extend(torch_private.will_be_executed(t.grad_fn) for t in (left, right))
+        lambda _: executed.extend(torch_private.will_be_executed(t.grad_fn) for t in (left, right))
     )
     loss.backward(inputs=[x])
-    assert found == [True, False]
+    assert executed == [True, False]
 
 
 @CANARIES.add("engine_run_id", "hang_hooks")
@@ -216,7 +216,7 @@ def state_of_a_thread() -> None:
 
 
 class Applied(torch.autograd.Function):
-    """Notes who applied it."""
+    """Notes the functions that applied it."""
 
     callers: list[tuple[str, ...]] = []  # noqa: RUF012  # one for the class
 
@@ -254,13 +254,13 @@ def unpacked() -> None:
     x = torch.ones(2, requires_grad=True)
     y = x * 1
     node: Any = y.sin().grad_fn
-    found = torch_private.unpack_saved(node._raw_saved_self, node, "self")
-    assert found is not None
-    assert found.tolist() == [1.0, 1.0]
+    saved = torch_private.unpack_saved(node._raw_saved_self, node, "self")
+    assert saved is not None
+    assert saved.tolist() == [1.0, 1.0]
     y.add_(1)
-    told = ""
+    message = ""
     try:
         torch_private.unpack_saved(node._raw_saved_self, node, "self")
     except RuntimeError as error:
-        told = str(error)
-    assert "is at version 1; expected version 0" in told
+        message = str(error)
+    assert "is at version 1; expected version 0" in message

@@ -105,8 +105,8 @@ def inductor() -> None:
 def begun_and_ended() -> None:
     import torch._dynamo.callback
 
-    told: list[str] = []
-    begins, ends = lambda args: told.append("begins"), lambda args: told.append("ends")
+    events: list[str] = []
+    begins, ends = lambda args: events.append("begins"), lambda args: events.append("ends")
     handler = torch_private.compilations()
     handler.register_start_callback(begins)
     handler.register_end_callback(ends)
@@ -115,8 +115,8 @@ def begun_and_ended() -> None:
     finally:
         handler.remove_start_callback(begins)
         handler.remove_end_callback(ends)
-    assert told[:1] == ["begins"]
-    assert told.count("begins") == told.count("ends")
+    assert events[:1] == ["begins"]
+    assert events.count("begins") == events.count("ends")
 
 
 @CANARIES.add("export_guards")

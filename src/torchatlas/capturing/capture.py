@@ -121,7 +121,7 @@ def capture(
         return graph
     check_call(model, args, call_kwargs)
     step = _Step(model, args, call_kwargs, backward, loss, optimizer, native)
-    copied = not track_tensor_ops or repeat > 1  # runs that nothing records: nobody sees what they write to
+    copied = not track_tensor_ops or repeat > 1  # of runs that nothing records it is not known what they write to
     with Restorer(model, (args, call_kwargs), optimizer, whole=copied) as restorer:
         return Runs(
             record=lambda last: step.recorded(values if last else None, track_tensor_ops, restorer),

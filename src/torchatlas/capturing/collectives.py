@@ -42,7 +42,7 @@ def note_process(metadata: dict[str, Any]) -> None:
 
 
 def noted_group(metadata: dict[str, Any], item: Any) -> Any:
-    """A process group as its name; what else there is to know of it goes into the metadata. A name stays a name."""
+    """A process group as a constant with its name; its description goes into the metadata. A name stays a name."""
     if isinstance(item, str) and item in metadata.get("groups", ()):
         return item
     group = _group(item)
@@ -76,7 +76,7 @@ def keep_group(attributes: Mapping[str, Any]) -> None:
 
 
 def keep_groups() -> None:
-    """Do so for all modules there are. Looks through what the garbage collector follows: some 50 ms."""
+    """`keep_group` for all modules there are. It searches the objects of the garbage collector: some 50 ms."""
     groups = process_groups() if dist.is_available() and dist.is_initialized() else []
     for holder in gc.get_referrers(*groups) if groups else ():
         attributes = vars(holder) if issubclass(type(holder), DistributedDataParallel) else holder
@@ -85,7 +85,7 @@ def keep_groups() -> None:
 
 
 def _drop(group: Any) -> None:
-    """Called when a C++ half is gone. Letting go of the group is all there is to do."""
+    """Called when a C++ half is gone: it only has to drop this reference to the group."""
 
 
 def named_reduction(item: Any) -> Constant:

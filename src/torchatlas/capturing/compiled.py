@@ -1,6 +1,6 @@
 """Graphs that torch.compile made: the recorder sees each call of one as one op.
 
-The kernels of such a graph do not pass the dispatcher, and the few operators that do take buffers nobody saw being
+The kernels of such a graph do not pass the dispatcher, and the few operators that do take buffers that no recorded op
 made. So the graph is one op, with the tensors it takes, writes and returns; what runs inside it is not recorded.
 """
 
@@ -44,8 +44,8 @@ def run_as_one(
     number = _plan(recorder, name)
     numbers: list[int] = []
     structure = environment["tensors_out"](((inputs,), {}), numbers)
-    places = [index for index, item in enumerate(inputs) if isinstance(item, torch.Tensor)]
-    changed = {places.index(index): inputs[index] for index in sorted(written)}
+    positions = [index for index, item in enumerate(inputs) if isinstance(item, torch.Tensor)]
+    changed = {positions.index(index): inputs[index] for index in sorted(written)}
     if guard is not None:
         guard(list(changed.values()))
     node, grad = current_autograd_node(), int(torch.is_grad_enabled())

@@ -184,7 +184,7 @@ class Decoder:
     def _threads(self) -> tuple[list[str], list[int], list[int]]:
         """The names of the threads, the thread of each call, and the first sequence number of each thread.
 
-        The last call is none: what runs in no call runs in the thread that began the recording.
+        The last entry is for no call: what runs in no call runs in the thread that began the recording.
         """
         names, first_numbers = [self.recorder.thread], [self.recorder.first_sequence_nr]
         threads: list[int] = []
@@ -218,7 +218,7 @@ class Decoder:
         return FORWARD
 
     def _count_seeds(self) -> None:
-        """The ones that start a backward pass are made just before it, for a wrapper several: count them with it."""
+        """Count the `ones_like` that a backward pass starts from as backward: it runs just before the pass."""
         nodes, at = self.nodes, len(self.nodes) - _WIDTH
         line = nodes[at + _SOURCE] if at >= 0 else -1
         while at >= 0 and nodes[at + _PLAN] in self._seeds and nodes[at + _PHASE] == FORWARD and nodes[at + _CALL] < 0:
@@ -228,7 +228,7 @@ class Decoder:
             at -= _WIDTH
 
     def _recomputed(self, event: Recomputed, node: int) -> None:
-        """A backward node has its checkpoint recomputed before it does anything: what ran in it so far was that."""
+        """A backward node recomputes its checkpoint before all else: what ran in it so far was the recomputation."""
         nodes, at = self.nodes, len(self.nodes) - _WIDTH
         while at >= 0 and nodes[at + _PHASE] == BACKWARD and nodes[at + _SEQUENCE_NR] == event.backward_nr:
             nodes[at + _PHASE], nodes[at + _SEQUENCE_NR], nodes[at + _FORWARD] = RECOMPUTE, -1, -1
@@ -292,7 +292,7 @@ class Decoder:
         return self.argument_texts.setdefault(text, len(self.argument_texts))
 
     def _returned(self, event: Returned, node: int) -> None:
-        """An output node."""
+        """Add the output node."""
         values, unknown = self.states.read(node, event.tensors), dict.fromkeys(NodeRow._fields, -1)
         known = {"plan": OUTPUT_NODE, "phase": FORWARD, "iteration": self._iteration, "thread": 0}
         known |= {"memory_bytes": self.states.live_bytes, "arguments": self._text(event.arguments)}

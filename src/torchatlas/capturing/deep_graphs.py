@@ -30,10 +30,10 @@ _PATIENCE = 0.05  # seconds that the destructor of a node has to finish
 
 
 class DeepPasses:
-    """The backward passes of a recording in one thread: the graph of one that may be deep is made safe before it runs.
+    """Told of the backward passes of one thread; makes a graph that may be deep safe to free before its pass runs.
 
-    How many nodes a graph can have is known without a walk: they are numbered as they are made, and those from before a
-    pass that kept nothing are in no later graph.
+    Sequence numbers bound the size of a graph without a walk: nodes are numbered as they are made, and those from
+    before a pass that kept nothing are in no later graph.
     """
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ Edges = tuple[tuple[Any, int], ...]  # `next_functions` of a node: other nodes o
 
 
 def edges_behind(roots: Iterable[Any]) -> tuple[dict[Any, Edges], dict[Any, int]]:
-    """All nodes of autograd behind some, which come first, with their edges; and how many edges lead to each.
+    """All nodes of autograd behind some roots, which come first, with their edges; and how many edges lead to each.
 
-    Who keeps a node of a large graph beyond this call calls `make_safe` as well.
+    A caller that keeps a node of a large graph beyond this call has to call `make_safe` as well.
     """
     following: dict[Any, Edges] = {}
     incoming: dict[Any, int] = dict.fromkeys(roots, 0)
@@ -74,7 +74,7 @@ def edges_behind(roots: Iterable[Any]) -> tuple[dict[Any, Edges], dict[Any, int]
 
 
 def nodes_behind(roots: Iterable[Any]) -> dict[Any, Edges]:
-    """All nodes of autograd behind some, which come first, with their edges. The graph can still be freed."""
+    """All nodes of autograd behind some roots, which come first, with their edges. The graph can still be freed."""
     roots = list(roots)
     following, _ = edges_behind(roots)
     if len(following) > _MAYBE_DEEP:
@@ -83,20 +83,20 @@ def nodes_behind(roots: Iterable[Any]) -> dict[Any, Edges]:
 
 
 def make_safe(roots: list[Any]) -> None:
-    """Walk all nodes behind some, each after those that lead to it, and make their graph safe to free."""
+    """Walk the graph behind some roots, each node after those that lead to it, and make it safe to free."""
     following, waiting = edges_behind(roots)
     order = [node for node in following if not waiting[node]]
     source, came = list[int](), list[Any]()
-    for place, node in enumerate(order):
+    for position, node in enumerate(order):
         for target, _ in following[node]:
             if target is None:
                 continue
-            source.append(place)
+            source.append(position)
             came.append(target)
             waiting[target] -= 1
             if not waiting[target]:
                 order.append(target)
-    number = {node: place for place, node in enumerate(order)}
+    number = {node: position for position, node in enumerate(order)}
     keep_until_freed(roots, order, source, [number[target] for target in came])
 
 
@@ -112,21 +112,21 @@ def keep_until_freed(roots: Iterable[Any], nodes: list[Any], source: list[int], 
         return
     come, to = np.array(source), np.array(target)
     slab = np.array(depth) // _DEEP
-    slab[np.bincount(come, minlength=len(nodes)) == 0] = 0  # leaves free nobody
+    slab[np.bincount(come, minlength=len(nodes)) == 0] = 0  # leaves free no other node
     order = np.argsort(slab, kind="stable")
     inside = np.split(order, np.searchsorted(slab[order], np.arange(1, slab.max() + 1)))
-    kept = [
-        _Kept([nodes[place] for place in places.tolist()]) if number else None for number, places in enumerate(inside)
+    slabs = [
+        _Slab([nodes[at] for at in positions.tolist()]) if number else None for number, positions in enumerate(inside)
     ]
     for edge in np.flatnonzero(slab[to] > slab[come]).tolist():
         # The dictionary of a node's metadata dies with the node, and what is in it as well.
-        nodes[source[edge]].metadata.setdefault(_KEY, []).append(kept[slab[target[edge]]])
+        nodes[source[edge]].metadata.setdefault(_KEY, []).append(slabs[slab[target[edge]]])
     for root in roots:
         root.metadata.setdefault(_KEY, [])
 
 
-class _Kept:
-    """Nodes, the last first: a list lets go of its items from the end."""
+class _Slab:
+    """The nodes of a slab, the last first: a list frees its items from the end."""
 
     def __init__(self, nodes: list[Any]) -> None:
         self.nodes = nodes[::-1]
@@ -135,11 +135,11 @@ class _Kept:
         """A node is being destroyed, and still holds what follows it: let go when that is over."""
         nodes, self.nodes = self.nodes, []
         if _ending or sys.is_finalizing():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(nodes))  # the process ends: nobody frees it
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(nodes))  # the process ends: it is never freed
             return
         _waiting.append((_thread.get_ident(), nodes))
         if _at_work.acquire(blocking=False):
-            # A plain thread, whose beginning nobody waits for: waiting would let it run now, inside of the destructor.
+            # A plain thread, whose start is not waited for: waiting would let it run now, inside of the destructor.
             _thread.start_new_thread(_let_go, ())
 
 
@@ -157,20 +157,20 @@ def _let_go() -> None:
                 time.sleep(_PATIENCE)
             nodes.clear()
         _at_work.release()
-        if not _waiting or not _at_work.acquire(blocking=False):  # somebody may have come before it was released
+        if not _waiting or not _at_work.acquire(blocking=False):  # nodes may have come before it was released
             return
 
 
 @atexit.register
 def _wait() -> None:
-    """A thread that is stopped in the middle of freeing would take the process with it."""
+    """At the end of the process, wait for the thread that frees nodes: stopped in the middle, it would crash."""
     global _ending
     _ending = True
     _at_work.acquire()
 
 
 def _anew() -> None:
-    """In a process that was forked nobody is at work."""
+    """After a fork: the thread that frees nodes is not in the new process, so its lock is made anew."""
     global _at_work
     _at_work = _thread.allocate_lock()
     _waiting.clear()

@@ -71,13 +71,13 @@ class _Reader:
 
     def read(self, inputs: list[Any]) -> tuple[Graph, dict[str, int]]:
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
-        given = iter(inputs)
+        examples = iter(inputs)
         sizes: dict[str, int] = {}
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
                 spec = specs[node.name]
                 if spec.kind.name == "USER_INPUT":
-                    self._input(node, next(given, None), sizes)
+                    self._input(node, next(examples, None), sizes)
                 else:
                     self._outside(node, spec)
             elif node.op == "call_function":
@@ -106,14 +106,14 @@ class _Reader:
         value = self.builder.value(_layout(fake), role, storage=storage, name=spec.target)
         self.values[node], self.state[value] = value, (storage, 0)
 
-    def _input(self, node: Any, given: Any, sizes: dict[str, int]) -> None:
+    def _input(self, node: Any, example: Any, sizes: dict[str, int]) -> None:
         fake = node.meta.get("val")
         if not isinstance(fake, torch.Tensor):
             self.values[node] = _symbol(fake)
-            if isinstance(fake, torch.SymInt) and isinstance(given, int):
-                sizes[str(fake)] = given
+            if isinstance(fake, torch.SymInt) and isinstance(example, int):
+                sizes[str(fake)] = example
             return
-        for size, known in zip(map(str, fake.shape), getattr(given, "shape", ()), strict=False):
+        for size, known in zip(map(str, fake.shape), getattr(example, "shape", ()), strict=False):
             if size.isidentifier():
                 sizes[size] = int(known)
         number = self.builder.next_node
@@ -143,7 +143,7 @@ class _Reader:
             self.values[node] = _symbol(made)
             return
         inputs: list[int] = []
-        places: dict[str, list[int]] = {}  # argument name -> which inputs it holds
+        input_positions: dict[str, list[int]] = {}  # argument name -> which inputs it holds
         schema = getattr(node.target, "_schema", None)
         names = [argument.name for argument in schema.arguments] if schema is not None else []
         args = []
@@ -151,19 +151,19 @@ class _Reader:
             before = len(inputs)
             args.append(self._argument(item, inputs))
             if position < len(names):
-                places[names[position]] = list(range(before, len(inputs)))
+                input_positions[names[position]] = list(range(before, len(inputs)))
         kwargs = {}
         for name, item in node.kwargs.items():
             before = len(inputs)
             kwargs[name] = self._argument(item, inputs)
-            places[name] = list(range(before, len(inputs)))
+            input_positions[name] = list(range(before, len(inputs)))
         number = self.builder.next_node
-        written = [place for name in _written(node.target) for place in places.get(name, ())]
-        for place in written:
-            storage, version = self.state[inputs[place]]
-            self.state[inputs[place]] = storage, version + 1
+        written = [index for name in _written(node.target) for index in input_positions.get(name, ())]
+        for index in written:
+            storage, version = self.state[inputs[index]]
+            self.state[inputs[index]] = storage, version + 1
         outputs: list[int] = []
-        self.values[node] = self._made(node.target, made, number, inputs, places, outputs)
+        self.values[node] = self._made(node.target, made, number, inputs, input_positions, outputs)
         self.numbers[self.prefix + node.name] = self.builder.node(
             _operation(node.target),
             inputs=inputs,
@@ -175,11 +175,11 @@ class _Reader:
         )
 
     def _inline(self, node: Any, block: Block) -> None:
-        given, outer = iter(block.operands), self.prefix
+        operands, outer = iter(block.operands), self.prefix
         self.prefix = f"{outer}{node.name}."
         for inner in block.body.graph.nodes:
             if inner.op == "placeholder":
-                operand = next(given)
+                operand = next(operands)
                 self.values[inner] = self.values[operand] if isinstance(operand, torch.fx.Node) else portable(operand)
             elif inner.op == "get_attr":
                 self.values[inner] = Constant("opaque", str(inner.target))
@@ -205,7 +205,7 @@ class _Reader:
                 return TensorRef(len(inputs) - 1)
             if isinstance(known, list):
                 inputs += [value for value in known if value is not None]
-                return [TensorRef(len(inputs) - len(known) + place) for place in range(len(known))]
+                return [TensorRef(len(inputs) - len(known) + at) for at in range(len(known))]
             return known
         if isinstance(item, (list, tuple)):
             return [self._argument(part, inputs) for part in item]
@@ -214,7 +214,13 @@ class _Reader:
         return portable(item)
 
     def _made(
-        self, target: Any, made: Any, number: int, inputs: list[int], places: dict[str, list[int]], outputs: list[int]
+        self,
+        target: Any,
+        made: Any,
+        number: int,
+        inputs: list[int],
+        input_positions: dict[str, list[int]],
+        outputs: list[int],
     ) -> Any:
         """Values for what a node returns: new memory, or that of the argument which the schema says it aliases."""
         returns = getattr(getattr(target, "_schema", None), "returns", [])
@@ -225,7 +231,7 @@ class _Reader:
                 values.append(None)
                 continue
             alias = returns[min(index, len(returns) - 1)].alias_info if returns else None
-            base = self._aliased(target, alias, places, inputs)
+            base = self._aliased(target, alias, input_positions, inputs)
             if base is None:
                 storage = self.builder.storage(_bytes(fake), str(fake.device), Role.ACTIVATION, number)
                 version, view_of, role = 0, -1, Role.ACTIVATION
@@ -246,13 +252,13 @@ class _Reader:
             values.append(value)
         return values if several else values[0]
 
-    def _aliased(self, target: Any, alias: Any, places: dict[str, list[int]], inputs: list[int]) -> int | None:
+    def _aliased(self, target: Any, alias: Any, input_positions: dict[str, list[int]], inputs: list[int]) -> int | None:
         if alias is None:
             return None
         for argument in target._schema.arguments:
             mine = argument.alias_info
-            if mine is not None and mine.before_set & alias.before_set and places.get(argument.name):
-                return inputs[places[argument.name][0]]
+            if mine is not None and mine.before_set & alias.before_set and input_positions.get(argument.name):
+                return inputs[input_positions[argument.name][0]]
         return None
 
     def _begin_call(self, path: str, kind: str, outer: int | None) -> int:
@@ -270,7 +276,7 @@ class _Reader:
 
 
 class OpenCalls:
-    """The module calls that a traced graph is in, node by node. `begin(path, class, outer call)` opens one."""
+    """The module calls that are open at a node of a traced graph. `begin(path, class, outer call)` opens one."""
 
     def __init__(self, begin: Callable[[str, str, int | None], int]) -> None:
         self._begin = begin

@@ -65,7 +65,7 @@ def without_pretence(graph: Graph) -> None:
     """Take out of a recorded graph what fake tensors made up, and say that they ran. Once: again changes nothing."""
     if graph.metadata.get("fake"):
         return
-    for column in ("node_time_ns", "node_start_ns"):  # how long it takes to pretend is nobody's concern
+    for column in ("node_time_ns", "node_start_ns"):  # how long it takes to pretend means nothing
         graph.columns[column][:] = -1
     # A fake kernel returns no bytes as workspace, whose size only the real one knows: unknown is never zero.
     for name in {operation.name for operation in graph.tables.operations if of(operation.name).has_workspace}:
@@ -152,7 +152,7 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(twin, requires_grad=tensor.requires_grad)
     twin.requires_grad_(tensor.requires_grad)
-    return twin if tensor.is_leaf else twin.clone()  # into a leaf nobody may write
+    return twin if tensor.is_leaf else twin.clone()  # a leaf that requires a gradient may not be written to
 
 
 def _fake_inputs(

@@ -70,12 +70,12 @@ class SequenceNumbers:
     def __init__(self, first: int) -> None:
         self.node_of: dict[int, int] = {}
         self._next = first
-        self.lent = -1  # a number that went to an op which needs none: if it was a hook's, the owner is yet to come
+        self.lent = -1  # a number given to an op that needs none: if a hook ran that op, the number's owner comes later
         self._unclaimed: list[int] = []
         self._view_written_by = -1  # the last node, if it wrote to a view
 
     def take_back(self, following: int) -> int:
-        """The node that a number was lent to, when its owner is here now, which has no other; else -1."""
+        """The node that a number was lent to, if the op that owns the number has come and took no other; else -1."""
         if following > self._next:
             return -1
         self._unclaimed, borrower, self.lent = [self.lent], self.node_of[self.lent], -1

@@ -1,4 +1,4 @@
-"""Frames of Python: whose code runs (the user's; or torch's, Python's and ours, which no graph names), with what in it.
+"""Frames of Python: whether their code is the user's (not torch's, Python's or ours), their lines and variables.
 
 What differs between versions of Python is read here and nowhere else:
 - Variables. Up to 3.12 `frame.f_locals` of a function is a copy that lives as long as the call and that `locals()`
@@ -28,7 +28,7 @@ _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _SKIPPED = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(os.path.dirname(__file__)) + os.sep,
-    typing_extensions.__file__,  # whoever calls a deprecated function of torch calls a wrapper in there
+    typing_extensions.__file__,  # calls of torch's deprecated functions go through a wrapper in there
 )
 _CHECKPOINT = os.path.join(_SKIPPED[0], "utils", "checkpoint.py")
 _RECOMPUTE = ("backward", "unpack_hook", "recompute_fn")
@@ -94,7 +94,7 @@ else: code = None
 
 
 def raising_line(error: BaseException) -> str:
-    """The user's line that an error came from, as "file:line: text"; empty if none is on its way."""
+    """The user's line that an error came from, as "file:line: text"; empty if none is in its traceback."""
     stack = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in stack if frame.line and is_users(frame.filename)]
     return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
@@ -155,9 +155,11 @@ def _is_under(frame: types.FrameType | None, file: str, functions: tuple[str, ..
 
 
 def variables_of(frame: types.FrameType) -> dict[str, Any]:
-    """Before 3.13 Python copies those of a function, when they are asked for, into a dictionary that lives as long as
-    the call. It is emptied again; and not asked for, and there are none, where it may be the program's, too: locals()
-    returns it, exec() writes to it, and what a debugger has changed in it would be lost.
+    """The variables of a frame by name; none where reading them could disturb the program.
+
+    Before 3.13 reading them copies those of a function into a dictionary that lives as long as the call. We empty it
+    again, and do not read it where the program may use it, too: locals() returns it, exec() writes to it, and what a
+    debugger has changed in it would be lost.
     """
     code = frame.f_code
     if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
@@ -166,15 +168,15 @@ def variables_of(frame: types.FrameType) -> dict[str, Any]:
         return {}
     variables: Any = frame.f_locals
     copied: dict[str, Any] = dict(variables)
-    if sys.getrefcount(variables) <= 3:  # else somebody else reads it: from another function, by the frame
+    if sys.getrefcount(variables) <= 3:  # else other code reads it, by the frame
         variables.clear()
     return copied
 
 
 @functools.lru_cache(maxsize=4096)
 def _takes_locals(code: types.CodeType) -> bool:
-    """By what it uses. pytest writes @py_builtins.locals() into tests, for what it says of an assertion that fails;
-    model.eval() is not Python's."""
+    """Whether code uses locals() or the like, by the names in it. Not meant: the @py_builtins.locals() that pytest
+    writes into tests for its messages on failed assertions, and model.eval()."""
     if _TAKES_LOCALS.isdisjoint(code.co_names):
         return False
     used = [each for each in dis.get_instructions(code) if each.opcode in dis.hasname]

@@ -1,4 +1,4 @@
-"""Which module call, optimizer step or backward an op belongs to: the calls of a recording and who is called what.
+"""Which module call, optimizer step or backward an op belongs to: the calls of a recording, and names of modules.
 
 patches.py tells a Watch what is called; it gives every call a number and every module and tensor a name.
 """
@@ -181,7 +181,7 @@ class Watch:
         self.recorder.numbers.after_resize(storage)
 
     def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]:
-        """Count what a new thread runs to the call that started it. Returns the thread's cell and its recorder."""
+        """Attribute what a new thread runs to the call that started it. Returns the thread's cell and its recorder."""
         fork = self.recorder.fork()
         self._forks.append(fork)
         owner = self.owners[self.call_owner[cell[0]]] if cell[0] >= 0 else None
@@ -200,7 +200,7 @@ class Watch:
 
     def _add_tree(self, module: nn.Module) -> int:
         root = len(self.owners)
-        stack, found = [("", module)], list[tuple[str, nn.Module]]()
+        stack, modules = [("", module)], list[tuple[str, nn.Module]]()
         while stack:
             path, part = stack.pop()
             known = self._numbers.get(id(part))
@@ -212,11 +212,11 @@ class Watch:
             self.owners.append(Owner(weakref.ref(part), type(part).__name__, path, root))
             if isinstance(part, DistributedDataParallel):
                 keep_group(vars(part))
-            found.append((path, part))
+            modules.append((path, part))
             prefix = f"{path}." if path else ""
             children = [(prefix + name, child) for name, child in part._modules.items() if child is not None]
             stack.extend(reversed(children))
-        self.names.name_modules(found, root)
+        self.names.name_modules(modules, root)
         return self._numbers[id(module)]
 
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:

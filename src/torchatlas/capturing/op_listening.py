@@ -1,7 +1,7 @@
-"""Hearing of some ops while they are recorded: which, and when in the life of the program.
+"""A listener is told of some ops while they are recorded; a clock says which op ran when.
 
-Whoever records with a listener asks it once per operator what it wants to hear; the recorder in C++ calls Python for
-nothing else.
+A recorder asks its listener once per operator what it wants to be told of; the recorder in C++ calls Python for nothing
+else.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class OpClock:
                 firsts.append((number, self._ops))
 
     def first_op(self, number: int, with_gradients: bool) -> int | None:
-        """The first op that ended when autograd had given out a number, or a later one; None if there is none."""
+        """The first op that ended after autograd had given out a number; None if there is none."""
         firsts = self._first_ops[with_gradients]
-        place = bisect_left(firsts, (number, 0))
-        return None if place == len(firsts) else firsts[place][1]
+        position = bisect_left(firsts, (number, 0))
+        return None if position == len(firsts) else firsts[position][1]
 
 
 class OpListener(Protocol):
@@ -62,7 +62,7 @@ class OpListener(Protocol):
         """Asked once per operator."""
 
     def told(self, plan: Plan, why: int, args: Any, kwargs: Any, out: Any) -> None:
-        """An op has run that was wanted, for the reasons `why`, as in Wants. Raises nothing."""
+        """Called after an op that was wanted, for the reasons `why`, as in Wants. Raises nothing."""
 
     def around(self, plan: Plan, run: Callable[[Any, Any], Any], clock: OpClock) -> Callable[[Any, Any], Any]:
-        """Wraps the function by which the recorder in Python records an operator: it counts and tells."""
+        """Wraps the function by which the recorder in Python records an operator, to count ops and to call `told`."""

@@ -94,9 +94,9 @@ def leave(watch: Watcher) -> None:
     """End a recording in every thread that is part of it."""
     with _LOCK:
         for thread, watches in list(_WATCHES.items()):
-            kept = tuple(entry for entry in watches if entry[0] is not watch)
-            if kept:
-                _WATCHES[thread] = kept
+            remaining = tuple(entry for entry in watches if entry[0] is not watch)
+            if remaining:
+                _WATCHES[thread] = remaining
             else:
                 del _WATCHES[thread]
         if not _WATCHES:
@@ -104,7 +104,7 @@ def leave(watch: Watcher) -> None:
 
 
 def _install(watch: Watcher) -> None:
-    """What all recordings need, and what this one needs beside it, unless it is there already."""
+    """Make the patches that all recordings need, and those that this one needs besides, unless they are made."""
     needs: list[Callable[[], None]] = [*_FOR_ALL]
     needs += [_watch_engine] * watch.touches_nodes + [_patch_schedulers] * watch.hears_schedulers
     needs += [_patch_profiler, _patch_function_operators, _watch_compilations] * watch.is_native
@@ -131,7 +131,7 @@ def _here() -> Watches:
 
 
 def _replace(owner: Any, name: str, replacement: Any) -> None:
-    """Note how to undo it, then do it: it may happen while the program runs, and be interrupted."""
+    """Replace an attribute. How to undo that is noted first: an interrupt may come in between."""
     inherited, original = name not in vars(owner), getattr(owner, name)
 
     def undo() -> None:
@@ -187,7 +187,7 @@ def _patch_backward() -> None:
 
 
 def _watch_engine() -> None:
-    """Before every run of autograd's engine in a recorded thread: see deep_graphs.py."""
+    """Call DeepPasses before every run of autograd's engine in a recorded thread."""
     passes: dict[int, DeepPasses] = {}  # by thread
 
     def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -228,7 +228,7 @@ def _patch_saved_tensors_hooks() -> None:
 
 
 def _patch_compiled_graphs() -> None:
-    """Inductor, whose graphs hide what they run, may come to be loaded only while the recording runs."""
+    """Patch inductor, whose graphs hide what they run, and which may be loaded only while the recording runs."""
     compile_graph, patched = inductor_backend.__call__, False
 
     def patch() -> None:
@@ -326,7 +326,7 @@ def _hook_optimizers() -> None:
 
 
 def _patch_schedulers() -> None:
-    """Steps of learning-rate schedulers that the program asks for: not of constructors, nor of inner schedulers."""
+    """Note the program's own steps of learning-rate schedulers, not those of constructors or inner schedulers."""
 
     def noted(original: Any) -> Any:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -351,7 +351,7 @@ def _without_frame(code: types.CodeType) -> types.CodeType:
 
 
 def _patch_profiler() -> None:
-    """The native recorder listens to the allocator in the place that torch's profiler needs: it steps aside for it."""
+    """Let the native recorder step aside for torch's profiler: both listen to the allocator in the same place."""
 
     def before(original: Any) -> Any:
         def begin(*args: Any, **kwargs: Any) -> Any:
@@ -377,7 +377,7 @@ def _patch_profiler() -> None:
 
 
 def _patch_function_operators() -> None:
-    """Operators that run functions do not pass the dispatcher in C++ as one call."""
+    """Tell of operators that run functions: they do not pass the dispatcher in C++ as one call."""
     original: Any = HigherOrderOperator.__call__
 
     def call(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -391,7 +391,7 @@ def _patch_function_operators() -> None:
 
 
 def _watch_compilations() -> None:
-    """What torch.compile runs in order to compile is no part of the program. Dispatch modes are told so by torch."""
+    """Pause the native recorder while torch.compile compiles: that is no part of the program. Torch tells modes so."""
     handler, (module,) = compilations(), native_recorders
     if handler is None:
         return
@@ -417,7 +417,7 @@ def _in_scheduler() -> bool:
 
 
 def _joined(thread: threading.Thread, watches: Watches) -> list[Any]:
-    """Let a new thread, which is the calling one, be part of the recordings; their recorders for this thread."""
+    """Make the calling thread, a new one, part of the recordings. Returns their recorders for this thread."""
     entries, forks = [], []
     for watch, outer in watches:
         cell, fork = watch.join_thread(outer, thread)

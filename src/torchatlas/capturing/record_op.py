@@ -105,8 +105,8 @@ def _read_schema(schema: Any, facts: Operator) -> tuple[tuple[Slot, ...], tuple[
         overwritten = written and (argument.kwarg_only or (facts.overwrites and position == 0))
         overwritten |= argument.name == facts.fills
         written |= overwritten or argument.name == facts.updates
-        place = None if argument.kwarg_only else position
-        slots.append(Slot(argument.name, place, kind not in _ONE, written, overwritten, kind in _NESTED))
+        slot_position = None if argument.kwarg_only else position
+        slots.append(Slot(argument.name, slot_position, kind not in _ONE, written, overwritten, kind in _NESTED))
     if any("Tensor" in str(item.type) and str(item.type) not in _ONE + _MANY + _NESTED for item in schema.returns):
         return (), (), False
     return tuple(slots), tuple(others), True
@@ -259,19 +259,19 @@ def _requires_grad(plan: Plan) -> str:
 
 def _written(plan: Plan) -> str:
     """An expression for the list of the arguments that an operator writes."""
-    places = [f"x{i}" for i, slot in enumerate(plan.slots) if slot.written]
+    expressions = [f"x{i}" for i, slot in enumerate(plan.slots) if slot.written]
     if plan.hidden is not None:
         positions, flag = plan.hidden
-        places += [f"args[{position}] if args[{flag}] else None" for position in positions]
-    return f"[{', '.join(places)}]"
+        expressions += [f"args[{position}] if args[{flag}] else None" for position in positions]
+    return f"[{', '.join(expressions)}]"
 
 
 def _guard_lines(schema: Any, plan: Plan) -> list[str]:
     lines = []
     for position, argument in enumerate(schema.arguments):
         if "Generator" in str(argument.type):
-            given = "None" if argument.kwarg_only else f"args[{position}] if len(args) > {position} else None"
-            lines.append(f"  guard(kwargs.get({argument.name!r}, {given}))")
+            default = "None" if argument.kwarg_only else f"args[{position}] if len(args) > {position} else None"
+            lines.append(f"  guard(kwargs.get({argument.name!r}, {default}))")
     if (written := _written(plan)) != "[]":
         lines.append(f"  guard({written})")
     return lines

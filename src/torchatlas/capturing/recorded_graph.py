@@ -108,7 +108,7 @@ class _Assembly:
         return graph
 
     def _lifts(self, name: str) -> list[tuple[int, int]]:
-        """The nodes of operators whose name begins so, with what each took, if no node had made that."""
+        """The nodes of operators whose name begins with `name`, with the value each took, if no node had made that."""
         lifting = [i for i, plan in enumerate(self.recorder.plans) if plan.name.startswith(name)]
         if not lifting:
             return []

@@ -66,10 +66,10 @@ def tensors_of(items: Any) -> list[torch.Tensor]:
 
 def written_tensors(plan: Plan, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """The tensors an op writes, as its schema and operations.of say."""
-    places = [argument_at(slot.name, slot.position, args, kwargs) for slot in plan.slots if slot.written]
+    arguments = [argument_at(slot.name, slot.position, args, kwargs) for slot in plan.slots if slot.written]
     if plan.hidden is not None and args[plan.hidden[1]]:
-        places += [args[position] for position in plan.hidden[0]]
-    return tensors_of(places)
+        arguments += [args[position] for position in plan.hidden[0]]
+    return tensors_of(arguments)
 
 
 def argument_at(name: str, position: int | None, args: Any, kwargs: Any) -> Any:

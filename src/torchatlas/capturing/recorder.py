@@ -134,7 +134,7 @@ class Recorder:
             # It lies on the stack of another thread, or on the one that torch puts back at the end of a backward node.
             self._mode.silence()
             self._mode.over = True
-        else:  # it may lie below modes that nobody ended because of an exception
+        else:  # it may lie below modes that an exception kept from being ended
             remove_mode(self._mode)
         self.end = len(self.rows)
 
@@ -147,7 +147,7 @@ class Recorder:
         return pausing.lifted_above(self._mode)
 
     def succeed(self, other: Recorder) -> None:
-        """It has begun in the place of another one."""
+        """Called when it has begun in the place of another recorder."""
 
     def take_off(self) -> None:
         """After a backward pass: take off the mode of a recording that ended in it."""
@@ -279,10 +279,10 @@ class Recorder:
             self._kept_codes.append(code)  # so that its id stays its own
             return kind
 
-        def tensors_out(tree: Any, found: list[Any]) -> Any:
+        def tensors_out(tree: Any, numbers_found: list[Any]) -> Any:
             def place(item: Any) -> Any:
                 if isinstance(item, torch.Tensor):
-                    found.append(numbers.number_of(item))
+                    numbers_found.append(numbers.number_of(item))
                     return PLACE
                 return portable(item)  # not a branch of torch.cond itself: it may hold tensors
 
@@ -352,7 +352,7 @@ class _Mode(TorchDispatchMode):
         self.__torch_dispatch__ = types.MethodType(dispatch, self)  # type: ignore[method-assign]
 
     def silence(self) -> None:
-        """From now on only pass on."""
+        """From now on only pass ops on, unrecorded."""
 
         @never_compiled
         def dispatch(self: _Mode, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -394,7 +394,7 @@ def _is_plain(kind: type) -> bool:
 
 
 def let_go(error: BaseException) -> None:
-    """Empty our frames in a traceback: they hold the arguments of an op that raised, which without us nobody would."""
+    """Empty our frames in a traceback: they hold the arguments of an op that raised, and keep them alive."""
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()
     while chain:

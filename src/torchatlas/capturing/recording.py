@@ -60,8 +60,8 @@ class Failure(ShownPart):
     @property
     def where(self) -> str:
         """The operation, its module and the user's line."""
-        place = f" in {self.scope}" if self.scope else ""
-        return clean(f"{self.operation}{place}{f' at {self.source}' if self.source else ''}")
+        module = f" in {self.scope}" if self.scope else ""
+        return clean(f"{self.operation}{module}{f' at {self.source}' if self.source else ''}")
 
     def __str__(self) -> str:
         return f"{self.where}: {clean_text(self.message)}"
@@ -177,7 +177,7 @@ class Recording(Shown, Bracket["Recording"]):
         try:
             self._watch.start()
             self._recorder.start()
-        except BaseException:  # nobody will stop what has not begun
+        except BaseException:  # what has not begun will not be stopped
             self._close(None)
             raise
         self._state, self._fake = "running", fake_tensors_run()
@@ -188,7 +188,7 @@ class Recording(Shown, Bracket["Recording"]):
         try:
             self._stop(error)
         except StateError:
-            if self._state == "running":  # nobody will stop it any more
+            if self._state == "running":  # it will not be stopped any more
                 self._close(error)
             raise
 
@@ -224,7 +224,7 @@ class Recording(Shown, Bracket["Recording"]):
             let_go(error)
 
     def __del__(self) -> None:
-        """One that nobody asked for its graph forgets what it has seen as soon as it is dropped."""
+        """A recording that is dropped before its graph was asked for gives its recorder back."""
         if getattr(self, "_state", "new") == "running" and not sys.is_finalizing():
             with signals_deferred():
                 self._close(None)
@@ -249,7 +249,7 @@ class Recording(Shown, Bracket["Recording"]):
             current[0] = before
 
     def leaves_with_new_gradients(self) -> list[torch.Tensor]:
-        """Tensors from outside whose gradient came to be during the run."""
+        """Tensors from outside whose gradient was made during the run."""
         return self._recorder.numbers.leaves_with_new_gradients()
 
     @property
@@ -297,7 +297,7 @@ class Recording(Shown, Bracket["Recording"]):
         return self._recorder.numbers.storage_number(tensor)
 
     def live_storages(self) -> list[int] | None:
-        """The ids of the storages that came to be meanwhile and are still there; None if the recorder cannot tell."""
+        """The ids of the storages that were made meanwhile and are still there; None if the recorder cannot tell."""
         return self._recorder.numbers.live_storages()
 
     def parameter_names(self) -> dict[int, str]:
@@ -402,15 +402,15 @@ class Recording(Shown, Bracket["Recording"]):
 
 
 class Weakly:
-    """A method of a recording, for those who must not keep the recording alive."""
+    """A method of a recording, for code that must not keep the recording alive."""
 
     def __init__(self, recording: Any, name: str) -> None:
         self.reference, self.name = weakref.ref(recording), name
 
     @never_compiled
     def __call__(self, *args: Any) -> None:
-        if (found := self.reference()) is not None:
-            getattr(found, self.name)(*args)
+        if (recording := self.reference()) is not None:
+            getattr(recording, self.name)(*args)
 
 
 def _own_failure(error: BaseException) -> str:

@@ -73,7 +73,7 @@ class Runs:
         return time.perf_counter_ns() - began
 
     def _wait(self) -> None:
-        """An accelerator goes on when the host is done. torch has a module for each kind: torch.cuda, torch.xpu ..."""
+        """Wait for accelerators, which go on when the host is done. Each kind has its module: torch.cuda, torch.xpu."""
         for kind in {tensor.device.type for _, tensor in named_tensors(self.tensors)} - {"cpu", "meta"}:
             getattr(torch, kind).synchronize()
 

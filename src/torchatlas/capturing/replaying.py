@@ -126,9 +126,9 @@ class ReplayKeeper:
 
     @property
     def _running(self) -> list[tuple[torch.Generator, torch.Tensor]]:
-        """Of the ops that have begun in this thread: their generators, and the states of these before."""
-        found: list[tuple[torch.Generator, torch.Tensor]] = vars(self._local).setdefault("running", [])
-        return found
+        """For each op that has begun in this thread and not ended: its generator, and the state of that before."""
+        running: list[tuple[torch.Generator, torch.Tensor]] = vars(self._local).setdefault("running", [])
+        return running
 
     def _begins(self, plan: Plan, args: Any, kwargs: Any) -> tuple[torch.Generator, torch.Tensor]:
         inputs, grad = inputs_of(plan, args, kwargs), torch.is_grad_enabled()
@@ -236,7 +236,7 @@ class ReplayKeeper:
             elements(memory.filled, tensor).fill_(-1)
 
     def _is_unwritten(self, item: Any) -> bool:
-        """True for a view of memory that nobody has written."""
+        """True for a view of memory that was never written."""
         if not isinstance(item, torch.Tensor) or not is_view_of_storage(item):
             return False
         filled = self._memories[id(item.untyped_storage())].filled
@@ -266,7 +266,7 @@ class ReplayKeeper:
         return memory
 
     def _own(self, memory: _Memory) -> torch.Tensor:
-        """The content, no longer shared with what is kept of the beginning."""
+        """The content, to be written to: copied first if it is still the tensor that is kept of the beginning."""
         if memory.number in self._first and self._first[memory.number][0] is memory.content:
             memory.content = memory.content.clone()
         return memory.content
@@ -397,7 +397,7 @@ def inputs_of(plan: Plan, args: Any, kwargs: Any) -> list[tuple[Any, bool]]:
 
 
 def _only_views(plan: Plan, name: str) -> bool:
-    """Whether an argument is handed on as a view, and not written."""
+    """Whether an argument is only returned as a view, and not written."""
     for argument in plan.operator._schema.arguments:
         if argument.name == name:
             return argument.alias_info is not None and not argument.alias_info.is_write

@@ -76,7 +76,7 @@ class Restorer(Bracket["Restorer"]):
     def rewind(self) -> None:
         """Put everything back between two runs, so that the next one begins as the first did.
 
-        A run that nobody watches may follow one that was recorded: what it writes to was saved then.
+        A run that is not watched may follow one that was recorded: what it writes to was saved then.
         """
         _modes_back(self._modes)
         with no_dispatch_modes():
@@ -127,7 +127,7 @@ class Restorer(Bracket["Restorer"]):
                 self.before_write(part)
 
     def after_run(self, session: Any) -> None:
-        """What a function reached by itself, through a closure say, shall have no new gradients either."""
+        """Tensors that a function reached by itself, through a closure say, shall have no new gradients either."""
         self._new_gradients += session.leaves_with_new_gradients()
 
     def _save_storage(self, storage: torch.UntypedStorage) -> None:
@@ -161,16 +161,16 @@ class Restorer(Bracket["Restorer"]):
                 tensor.grad = None
 
     def _all_tensors(self) -> list[torch.Tensor]:
-        found = {id(tensor): tensor for tensor in self._inputs}
+        tensors = {id(tensor): tensor for tensor in self._inputs}
         for module in self._modules:
             for group in (module._parameters, module._buffers):
                 for tensor in group.values():
                     if tensor is not None and not isinstance(tensor, UninitializedTensor):
-                        found[id(tensor)] = tensor
-        return list(found.values())
+                        tensors[id(tensor)] = tensor
+        return list(tensors.values())
 
     def _save_inputs(self, tree: Any) -> None:
-        """A caller's lists and dictionaries: caches are filled in place."""
+        """Save the caller's lists and dictionaries: caches are filled in place."""
         if isinstance(tree, (list, dict)):
             self._save_container(tree)
         if isinstance(tree, (list, tuple)):
@@ -233,12 +233,12 @@ def _call(function: Callable[[Any], Any], argument: Any) -> Callable[[], Any]:
 
 
 def _modes_back(modes: list[TorchDispatchMode]) -> None:
-    """A mode that was interrupted when it was to end is still there, and one that was to look away is not."""
-    found = dispatch_mode_stack()
-    while found != modes[: len(found)]:
+    """Put the dispatcher's modes back. An interrupt may have left one that was ending, or kept a paused one away."""
+    stack = dispatch_mode_stack()
+    while stack != modes[: len(stack)]:
         pop_mode()
-        found.pop()
-    for mode in modes[len(found) :]:
+        stack.pop()
+    for mode in modes[len(stack) :]:
         push_mode(mode)
 
 

@@ -220,13 +220,13 @@ class Plan:
 
 def flat_numbers(entries: Any) -> list[int]:
     """The tensor numbers in entries or results, in order."""
-    found: list[int] = []
+    numbers: list[int] = []
     for entry in entries:
         if type(entry) is int:
-            found.append(entry)
+            numbers.append(entry)
         elif type(entry) is list:
-            found += flat_numbers(entry)
-    return found
+            numbers += flat_numbers(entry)
+    return numbers
 
 
 _Row = TypeVar("_Row", TensorRow, StorageRow, NodeRow)

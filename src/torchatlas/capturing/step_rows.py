@@ -1,4 +1,4 @@
-"""A recorded step -> what can be told of it without decoding: which structure it has, how long its ops took, what died.
+"""A recorded step -> what is known of it without decoding: its structure, how long its ops took, which storages died.
 
 Decoding a step takes ten times as long as recording it, and most steps of a run are like one that was decoded before.
 A recorder that can summarize its rows itself (`Recorder.summary`) does; of any other the rows are read here.
@@ -38,10 +38,10 @@ class StepRows:
 
     def freed_bytes(self) -> Array:
         """How many bytes had died when each op ended."""
-        found = np.zeros(len(self.times_ns) + 1, np.int64)
+        freed = np.zeros(len(self.times_ns) + 1, np.int64)
         for position, size in self.freed:
-            found[position] += size
-        total: Array = np.cumsum(found)[:-1]
+            freed[position] += size
+        total: Array = np.cumsum(freed)[:-1]
         return total
 
 
@@ -93,13 +93,13 @@ class _Step:
 
     @functools.cached_property
     def size_of_death(self) -> Callable[[Any], int]:
-        """How many bytes the storage had whose death a row tells."""
+        """A function: the row of a storage's death -> the bytes that the storage had."""
         by_number = dict(zip(self.storages, self.sizes, strict=False))
         by_reference = dict(zip(map(id, self.references), self.sizes, strict=False))
 
         def size(row: Any) -> int:
-            found: int = by_number.get(row.storage, 0) if isinstance(row, Died) else by_reference.get(id(row), 0)
-            return max(found, 0)
+            bytes_freed: int = by_number.get(row.storage, 0) if isinstance(row, Died) else by_reference.get(id(row), 0)
+            return max(bytes_freed, 0)
 
         return size
 
@@ -133,7 +133,7 @@ class _Template:
             hash((tuple(owners), tuple(parents))),
             hash(tuple(modules)),
         )
-        self.first = self._told(step, signature)
+        self.first = self._rows_of(step, signature)
         step.let_go()
 
     def _read_rows(self, step: _Step) -> list[int]:
@@ -150,11 +150,11 @@ class _Template:
                 self._starts.append(at)
                 self._fixed += (at, at + _CALL, at + _GRAD_MODE) if in_backward else _forward_fields(at)
                 for field, frozen in enumerate(fields):
-                    place = at + _FIXED + field
-                    if form.is_loose(field, rows[place]):
-                        self._loose.append((place, form, field, frozen))
+                    position = at + _FIXED + field
+                    if form.is_loose(field, rows[position]):
+                        self._loose.append((position, form, field, frozen))
                     else:
-                        self._fixed.append(place)
+                        self._fixed.append(position)
                 at = stop
             else:
                 if type(head) is weakref.ref or isinstance(head, Died):
@@ -172,15 +172,15 @@ class _Template:
             return None
         if step.tensors != known.tensors or _picked(self._fixed, rows) != self._values:
             return None
-        if any(form.frozen(field, rows[place]) != frozen for place, form, field, frozen in self._loose):
+        if any(form.frozen(field, rows[position]) != frozen for position, form, field, frozen in self._loose):
             return None
-        if any(type(rows[place]) not in (weakref.ref, Died) for place, _ in self._deaths):
+        if any(type(rows[position]) not in (weakref.ref, Died) for position, _ in self._deaths):
             return None
-        if any(type(rows[place]) is int or _event_hash(rows[place]) != key for place, key in self._events):
+        if any(type(rows[position]) is int or _event_hash(rows[position]) != key for position, key in self._events):
             return None
-        return self._told(step, self.first.signature)
+        return self._rows_of(step, self.first.signature)
 
-    def _told(self, step: _Step, signature: tuple[int, ...]) -> StepRows:
+    def _rows_of(self, step: _Step, signature: tuple[int, ...]) -> StepRows:
         rows = step.rows
         times = [rows[at + _END] - rows[at + _START] for at in self._starts]
         size = step.size_of_death
@@ -192,11 +192,11 @@ def _forward_fields(at: int) -> tuple[int, ...]:
     return at, at + _BACKWARD, at + _CALL, at + _GRAD_MODE
 
 
-def _picked(places: list[int], rows: list[Any]) -> tuple[Any, ...]:
-    if len(places) < 2:
-        return tuple(rows[place] for place in places)
-    found: tuple[Any, ...] = operator.itemgetter(*places)(rows)
-    return found
+def _picked(positions: list[int], rows: list[Any]) -> tuple[Any, ...]:
+    if len(positions) < 2:
+        return tuple(rows[position] for position in positions)
+    picked: tuple[Any, ...] = operator.itemgetter(*positions)(rows)
+    return picked
 
 
 def _event_hash(event: Any) -> int:
@@ -211,12 +211,12 @@ def _event_hash(event: Any) -> int:
 
 def _hashable(tensors: list[Any]) -> tuple[Any, ...]:
     """Number, storage, shape, stride, offset and dtype of every tensor that ops took or made."""
-    found = tuple(tensors)
+    key = tuple(tensors)
     try:
-        hash(found)
+        hash(key)
     except TypeError:  # a shape with symbols in it
-        return tuple(map(repr, found))
-    return found
+        return tuple(map(repr, key))
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class _Form:
     numbers: frozenset[int | str]  # arguments that are numbers: positions among the other arguments, names
 
     def frozen(self, field: int, item: Any) -> Any:
-        """A field behind the fixed ones, to be hashed: without the values of numbers."""
+        """A field after the fixed ones, in a form that can be hashed and without the values of numbers."""
         if field < self.entries:
             return _kind(item) if type(item) is tuple else _frozen(item)
         if self.others and field == self.entries:

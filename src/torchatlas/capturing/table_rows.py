@@ -79,7 +79,7 @@ def call_text(plan: Plan, key: Any, entries: list[Any], others: tuple[Any, ...],
 
 
 def _call_text(plan: Plan, entries: list[Any], others: tuple[Any, ...], keywords: dict[str, Any]) -> str:
-    """Entries become references, numbered as they come."""
+    """The text, in which entries are references, numbered in order."""
     counter = 0
 
     def reference(entry: Any) -> Any:
@@ -105,8 +105,8 @@ def _call_text(plan: Plan, entries: list[Any], others: tuple[Any, ...], keywords
             placed[position] = portable(item)
     for name, item in keywords.items():
         named[name] = portable(item)
-    given = [p for p, item in placed.items() if item is not None or p in plan.others or p < plan.required]
-    last = max(given, default=-1)
+    passed = [p for p, item in placed.items() if item is not None or p in plan.others or p < plan.required]
+    last = max(passed, default=-1)
     return encode(Call(tuple(placed.get(p) for p in range(last + 1)), named))
 
 

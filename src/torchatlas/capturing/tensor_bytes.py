@@ -38,7 +38,7 @@ def as_bytes(storage: Any) -> torch.Tensor:
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """From which byte of its storage to which a tensor reaches."""
+    """The first byte of its storage that a tensor covers, and one past the last."""
     size, begin = tensor.element_size(), int(tensor.storage_offset()) * tensor.element_size()
     if not tensor.numel():
         return begin, begin
@@ -59,8 +59,8 @@ def elements(content: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     offset = tensor.storage_offset()
     if size > 8:  # complex128
         shape, stride, offset = (*shape, size // 8), (*(step * size // 8 for step in stride), 1), offset * size // 8
-    found = torch.empty(0, dtype=_INTEGERS[min(size, 8)], device=content.device)
-    return found.set_(content.untyped_storage(), offset, shape, stride)
+    view = torch.empty(0, dtype=_INTEGERS[min(size, 8)], device=content.device)
+    return view.set_(content.untyped_storage(), offset, shape, stride)
 
 
 def all_filled(filled: torch.Tensor, tensor: torch.Tensor) -> bool:

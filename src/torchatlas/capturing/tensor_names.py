@@ -51,7 +51,7 @@ class TensorNames:
             settle(self, *arguments)
 
     def _look(self, tensors: list[Any], how: str) -> bytes | None:
-        """Numbers of plain tensors and their gradients; None where somebody has to look closer."""
+        """Numbers of plain tensors and their gradients, all at once; None where tensors have to be asked one by one."""
         if self.numbers.look is None or not PLAIN.issuperset(map(type, tensors)):
             return None
         return self.numbers.look(tensors, how)
@@ -99,7 +99,7 @@ class TensorNames:
                 self._settle_storage(gradient, memory, named)
 
     def name_late(self, modules: list[tuple[str, nn.Module]], root: int) -> None:
-        """Name what came to be during the run: gradients, and the parameters of lazy modules."""
+        """Name what was made during the run: gradients, and the parameters of lazy modules."""
         roles, names, tensors = _held(modules)
         if (rows := self._look(tensors, "seen")) is not None:
             self._unsettled.append((TensorNames._settle_late, (roles, names, root, rows)))
@@ -147,19 +147,19 @@ class TensorNames:
         """Name what an optimizer keeps for each parameter."""
         pairs: list[tuple[Any, Any]] = []
         for parameter, state in optimizer.state.items():
-            for kept in state.values() if isinstance(state, dict) else (state,):  # one's own optimizer keeps anything
-                if type(kept) is torch.Tensor:
-                    pairs.append((parameter, kept))
+            for item in state.values() if isinstance(state, dict) else (state,):  # one's own optimizer keeps anything
+                if type(item) is torch.Tensor:
+                    pairs.append((parameter, item))
                 else:  # some keep lists of tensors
-                    pairs += [(parameter, part) for _, part in named_tensors(kept)]
+                    pairs += [(parameter, part) for _, part in named_tensors(item)]
         owners = self._look([parameter for parameter, _ in pairs], "seen")
-        rows = None if owners is None else self._look([kept for _, kept in pairs], "in known memory")
+        rows = None if owners is None else self._look([item for _, item in pairs], "in known memory")
         if owners is not None and rows is not None:
             self._unsettled.append((TensorNames._settle_states, (owners, rows)))
             return
         self.settle()
-        for parameter, kept in pairs:
-            self._name_storage(kept, self.of_parameter(parameter, "optimizer state"))
+        for parameter, item in pairs:
+            self._name_storage(item, self.of_parameter(parameter, "optimizer state"))
 
     def _settle_states(self, owners: bytes, rows: bytes) -> None:
         for owner, (number, storage, _, _) in zip(_looked_up(owners), _looked_up(rows), strict=True):

@@ -142,7 +142,7 @@ class TensorNumbers:
         return entry is not None and not entry[2]
 
     def live_storages(self) -> list[int] | None:
-        """The storages that came to be meanwhile and are still there; None if nobody counts them."""
+        """The storages that were made meanwhile and are still there; None if they are not counted."""
         return None
 
     def leaves_with_new_gradients(self) -> list[Any]:

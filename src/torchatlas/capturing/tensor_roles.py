@@ -29,7 +29,7 @@ def storage_roles(
     """A role for every storage.
 
     `phases` are those of the nodes. `inputs` and `lifted` are tensors: those passed in, and those that
-    `torch.tensor(...)` made of Python data. `outside` is the role of what else no node made.
+    `torch.tensor(...)` made of Python data. `outside` is the role of all else that no node made.
     """
     storage_of, born = states.storage_of, np.array(states.born, np.int64)
     made_in = np.array([_MADE_IN[phase] for phase in range(len(PHASES))])
@@ -93,13 +93,13 @@ def _is_another_part(states: TensorStates, storage: int, number: int) -> bool:
 
 
 def full_name(prefixes: dict[int, str], named: Named) -> str:
-    """The name of a tensor with what goes before those of its tree."""
+    """The name of a tensor, with the prefix of its tree of modules."""
     prefix = prefixes.get(named.root, "")
     return f"{prefix}.{named.name}" if prefix and named.name else named.name or prefix
 
 
 def root_prefixes(watch: Watch) -> dict[int, str]:
-    """What goes before the names of each tree of modules: nothing for the model, or for the only one there is."""
+    """The prefix of the names in each tree of modules: empty for the model, or for the only tree there is."""
     roots = [number for number, owner in enumerate(watch.owners) if owner.root == number]
     modules = [number for number in roots if watch.owners[number].kind == "module"]
     main = modules[0] if modules and (watch.named or len(modules) == 1) else None

@@ -53,7 +53,7 @@ class TensorStates:
         self.value_of: list[int] = [-1] * len(self.storage_of)  # the current value of each tensor
         # Edges, flat
         self.edges: list[int] = []  # source, target, output index, input index, value, kind
-        self.from_outside: list[int] = []  # value no node made, who takes it, input index, value taken (it may be part)
+        self.from_outside: list[int] = []  # value that no node made, its taker, input index, value taken (or a part)
         # Storages
         count = len(storages.bytes)
         self.born = [-1] * count
@@ -67,7 +67,7 @@ class TensorStates:
         self._early_bytes = dict(self._resized_early.values())  # of storages that were resized before they were used
         for storage, size in self._early_bytes.items():
             self.first_bytes[storage] = size
-        self.arrived: dict[int, int] = {}  # storages that no op made and that have no name -> who first took them
+        self.arrived: dict[int, int] = {}  # storages without a name that no op made -> the first node that took them
         self.there_before = {*watch.names.tensors, *inputs}
         self.gradients = {storage for storage, named in watch.names.storages.items() if named.role == "gradient"}
         self.buffers: list[tuple[int, int]] = []  # collective, tensor: what it copied into a buffer of its own
@@ -113,7 +113,7 @@ class TensorStates:
         self._reshaped[event.before] = event.after
 
     def end(self, nodes: int) -> None:
-        """After the last node: what has a name and was never taken has a value, too."""
+        """After the last node: give a value to all that has a name and was never taken."""
         for number in self.there_before:
             if self.value_of[number] < 0:
                 self._first_seen(number, self.storage_of[number], nodes)
@@ -164,7 +164,7 @@ class TensorStates:
                 self.from_outside += (~other, node, index, value)
 
     def _source_of(self, value: int) -> tuple[int, int]:
-        """Who made a value, as an entry of `_several`."""
+        """The node and output that made a value, as an entry of `_several`."""
         producer = self.value_producer[value]
         return (producer, self.value_output_index[value]) if producer >= 0 else (~value, 0)
 
@@ -250,7 +250,7 @@ class TensorStates:
         return fresh
 
     def _writers_of(self, number: int, storage: int, since: int) -> tuple[list[tuple[int, int]], bool]:
-        """Who wrote to the bytes of a tensor after some version, the last one first; whether they wrote all of them."""
+        """The writers of a tensor's bytes after some version, the last one first; and whether they wrote all of it."""
         mine = self._layout(number)
         sources: list[tuple[int, int]] = []
         for version, node, output, tensor in reversed(self._writers.get(storage, ())):
@@ -309,7 +309,7 @@ class TensorStates:
         storage = self.storage_of[number]
         mine = self._layout(number)
         log = self._readers[storage] or []
-        kept: list[int] = []
+        remaining: list[int] = []
         crowded = len(log) > 2 * _MOST_READERS
         for position in range(0, len(log), 2):
             reader, tensor = log[position], log[position + 1]
@@ -317,10 +317,10 @@ class TensorStates:
             if (touched or crowded) and reader != node:
                 self.edges += (reader, node, -1, -1, self.value_of[tensor], ORDER)
             if not (touched and self._covered(tensor, number)):
-                kept += (reader, tensor)
+                remaining += (reader, tensor)
         if crowded:  # this node comes after them all: it can stand for them before later writes
-            kept = [node, self.value_tensor[self.origin[storage]]]
-        self._readers[storage] = kept or None
+            remaining = [node, self.value_tensor[self.origin[storage]]]
+        self._readers[storage] = remaining or None
         if overwritten:
             for _, writer, _, tensor in self._writers.get(storage, ()):
                 if writer != node and self._touch(self._layout(tensor), mine, tensor, number):
@@ -334,7 +334,7 @@ class TensorStates:
         return self._new_value(number, node, output, self.value_view_of[self.value_of[before]])
 
     def _who_filled(self, number: int, node: int) -> list[tuple[int, int]]:
-        """Where the data of a tensor comes from if the node did not get its storage from a tensor: `set_` takes one.
+        """The sources of a tensor's data where no input of the node is a tensor on its storage: `set_` takes a storage.
 
         The node itself reads none of the data, and follows all writers.
         """

@@ -22,7 +22,7 @@ class Verbs(click.Group):
     """Imports a verb when it is named or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_"))
+        return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):

@@ -126,7 +126,7 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _nobody_reads() -> bool:
-    """True if whoever read our output has left. A program that we run may lose pipes of its own."""
+    """True if the reader of our output is gone. A program that we run may lose pipes of its own."""
     if not hasattr(select, "poll"):  # Windows
         return True
     pipe = select.poll()

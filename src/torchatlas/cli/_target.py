@@ -181,8 +181,8 @@ def model_and_example(
     from torch import nn
 
     made = item if isinstance(item, nn.Module) else item()
-    if not inputs and (found := as_model_call(made)) is not None:
-        return found
+    if not inputs and (call := as_model_call(made)) is not None:
+        return call
     model = made[0] if isinstance(made, tuple) and made else made
     if not isinstance(model, nn.Module):
         raise InvalidInputError(f"{target} is or returns {type(model).__name__}, not a model; only models will do.")

@@ -28,10 +28,10 @@ def command(
     torchatlas cost step.atlas --device a100-80gb
     torchatlas cost models.gpt:build --inputs int64:2,16 --backward
     """
-    given = dict(_size(text) for text in sizes)
+    size_values = dict(_size(text) for text in sizes)
     graph = source.graph("cost", as_json)
     with progress(f"costing {source.text}"):
-        report = cost(graph, device, sizes=given)
+        report = cost(graph, device, sizes=size_values)
     print_result({"file": source.text, "cost": report.to_dict()}, cost_text(report, depth=depth, top=top), as_json)
 
 

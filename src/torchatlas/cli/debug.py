@@ -66,7 +66,7 @@ def command(
 
 @contextmanager
 def _interrupts(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Who is told of Ctrl-C; nobody if it is ignored already, as in the background, or a program would be stopped."""
+    """Give Ctrl-C to a handler. Not where it is ignored, as in the background: that would stop such a program."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         yield
@@ -81,7 +81,7 @@ def _interrupts(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
 
 @contextmanager
 def _recordings() -> Iterator[Any]:
-    """What was recorded since this was last asked for, and names of parameters: of each forward pass its own."""
+    """A function that gives what was recorded since its last call, one forward pass, and the names of parameters."""
     import torchatlas as atlas
 
     running = [atlas.recording(track_timing=False).start()]

@@ -107,9 +107,9 @@ def command(
 def _misplaced(script: str, arguments: tuple[str, ...], ended: BaseException | None) -> str:
     """An option of ours that was written after the script, which does not seem to know it."""
     ours = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
-    given = next((argument for argument in arguments if argument.partition("=")[0] in ours), "")
-    if not given:
+    misplaced = next((argument for argument in arguments if argument.partition("=")[0] in ours), "")
+    if not misplaced:
         return ""
     refused = isinstance(ended, SystemExit) and ended.code == _ARGUMENT_ERROR
     with open(script, encoding="utf-8", errors="replace") as file:
-        return given if refused or not _READS_ARGUMENTS.search(file.read()) else ""
+        return misplaced if refused or not _READS_ARGUMENTS.search(file.read()) else ""

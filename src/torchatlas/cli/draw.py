@@ -188,8 +188,8 @@ def _refuse(names: tuple[str, ...], why: str) -> None:
     """Say of the first of these options that was given why it is none here."""
     context = click.get_current_context()
     for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
-        if parameter.name in names and given:
+        is_given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+        if parameter.name in names and is_given:
             raise click.UsageError(f"{parameter.opts[0]} {why}")
 
 

@@ -33,10 +33,10 @@ def command(source: GraphSource, trace: Path, step: int | None, output: Path | N
     check_output(output)
     graph = source.graph("join", as_json)
     with progress(f"reading {trace.name}"):
-        found = join_profile(graph, trace, step=step)
+        joined = join_profile(graph, trace, step=step)
     if output is not None:
         graph.save(output)
-    content = {"file": source.text, "output": None if output is None else str(output), "join": found.to_dict()}
-    print_result(content, found, as_json)
+    content = {"file": source.text, "output": None if output is None else str(output), "join": joined.to_dict()}
+    print_result(content, joined, as_json)
     if output is not None and not as_json:
         echo(f"\nwritten: {output}")

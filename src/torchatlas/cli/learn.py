@@ -172,7 +172,7 @@ def _run_to_json(lesson: Any) -> None:
     from torchatlas.learn.catalogue import lessons
     from torchatlas.learn.runner import Runner, undisturbed
 
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     for each in lessons() if lesson is None else [lesson]:
         with undisturbed():
             outcomes = Runner(each).run_all()
@@ -188,9 +188,9 @@ def _run_to_json(lesson: Any) -> None:
             }
             for step, outcome in zip(each.steps, outcomes, strict=True)
         ]
-        found.append({"name": each.name, "title": each.title, "minutes": each.minutes, "steps": steps})
-    as_expected = all(step["as_expected"] for each in found for step in each["steps"])
-    print_json({"lessons": found, "as_expected": as_expected})
+        listed.append({"name": each.name, "title": each.title, "minutes": each.minutes, "steps": steps})
+    as_expected = all(step["as_expected"] for each in listed for step in each["steps"])
+    print_json({"lessons": listed, "as_expected": as_expected})
     if not as_expected:
         raise click.exceptions.Exit(FAILED)
 

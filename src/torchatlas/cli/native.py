@@ -29,7 +29,7 @@ def command(only_status: bool, again: bool, remove: bool, as_json: bool) -> None
     if not only_status:
         with progress("compiling the native recorder"):
             build.build(again=again)
-    found = build.status()
-    print_result(found.to_dict(), found, as_json)
-    if not found.usable and not as_json:
+    status = build.status()
+    print_result(status.to_dict(), status, as_json)
+    if not status.usable and not as_json:
         echo("Recording works without it, only slower.")

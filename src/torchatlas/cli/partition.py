@@ -72,7 +72,7 @@ def command(
 
 
 def _traced(source: GraphSource, partitioner: GraphPartitioner, as_json: bool) -> PartitionReport | None:
-    """The partition of a model that is at hand, or of a program; None for a file, and for what takes arguments."""
+    """The partition of a model or program that TARGET names; None for a file, and for what takes arguments."""
     if ":" not in source.text or not source.is_target:
         return None
     from torch import nn

@@ -69,8 +69,8 @@ def command(
         if values is not None:
             result = traced.predict(*args, save=values, nodes=nodes or None, **kwargs).output
         else:
-            found = traced.predict(*args, nodes=nodes, **kwargs)
-            result, shown = found.output, {name: entry.output for name, entry in found.items()}
+            node_values = traced.predict(*args, nodes=nodes, **kwargs)
+            result, shown = node_values.output, {name: entry.output for name, entry in node_values.items()}
     seconds = time.perf_counter() - began
     flat = dict(_flat("output", result))
     if output is not None:

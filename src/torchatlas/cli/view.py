@@ -147,16 +147,16 @@ def _numbers(path: Path) -> dict[str, Any]:
     """The overlay of a file. What is wrong with its names and numbers, the document says."""
     try:
         with open_to_read(path) as file:
-            found = json.loads(file.read())
+            overlay = json.loads(file.read())
     except OSError as error:
         raise FileSystemError(f"Cannot read {path}: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path}: not readable as JSON: {error}.") from error
-    if not isinstance(found, dict):
+    if not isinstance(overlay, dict):
         raise InvalidInputError(
-            f'{path}: an overlay is numbers by name, {{"blocks.0": 0.3}}, not a {type(found).__name__}.'
+            f'{path}: an overlay is numbers by name, {{"blocks.0": 0.3}}, not a {type(overlay).__name__}.'
         )
-    return found
+    return overlay
 
 
 def _serve(captures: Captures, title: str, no_browser: bool, as_json: bool) -> None:

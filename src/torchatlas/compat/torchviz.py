@@ -69,10 +69,10 @@ class Dot:
             FileSystemError: The file cannot be written.
         """
         del cleanup, quiet
-        given = None if outfile is None else suffix_of(as_path(outfile)).removeprefix(".")
-        if given is not None and format not in (None, given):
+        suffix = None if outfile is None else suffix_of(as_path(outfile)).removeprefix(".")
+        if suffix is not None and format not in (None, suffix):
             raise FileFormatError(f"outfile={str(outfile)!r} is not named after format={format!r}; leave one out.")
-        format = given if given is not None else self.format if format is None else format
+        format = suffix if suffix is not None else self.format if format is None else format
         if format not in _PICTURES + _TEXTS:
             raise FileFormatError(f"format={format!r} cannot be written; known: {', '.join(_PICTURES + _TEXTS)}.")
         path = Path(outfile or Path(directory or "", f"{os.fspath(filename or 'graph')}.{format}"))

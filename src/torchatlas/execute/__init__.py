@@ -1,6 +1,6 @@
 """Graphs and models that run.
 
-Whatever runs becomes a Program (program.py), and one loop runs it; who looks on is an Observer of that loop:
+Whatever runs becomes a Program (program.py), and one loop runs it; all that watch are Observers of that loop:
 
     torch.export's graph  --exporting.py-->                        values kept, edited or watched: node_values.py
     a recorded graph      --recorded_program.py-->  Program.run    verify_replay.py compares every bit

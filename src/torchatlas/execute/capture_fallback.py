@@ -59,7 +59,7 @@ class Followed:
 
 
 class _Left(Exception):
-    """The path was left. Not a TypeError, which Python takes for an operator that does not fit."""
+    """Raised where the model leaves the path. Not a TypeError: arithmetic operators would catch that one."""
 
 
 class _Path:
@@ -104,7 +104,7 @@ class _Path:
         return followed
 
     def end(self) -> None:
-        """The program has returned."""
+        """The model has returned: the path must be at its end."""
         if self.position < len(self.nodes):
             self._refused("ends", self.nodes[self.position])
         if self.problem is not None:
@@ -124,7 +124,7 @@ class _Path:
 def _edited(out: Any, change: Callable[[Any], Any], in_place: bool) -> Any:
     with no_dispatch_modes():
         changed = change(out)
-        if in_place and isinstance(out, torch.Tensor):  # whoever holds the tensor sees it
+        if in_place and isinstance(out, torch.Tensor):  # seen by all that hold the tensor
             return out.copy_(changed)
     return changed
 

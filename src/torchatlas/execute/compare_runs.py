@@ -26,7 +26,7 @@ _MOST_ROWS = 40  # that a report prints
 
 @dataclass(frozen=True, repr=False)
 class NodeDifference(ShownPart):
-    """One node in both runs. What is not a number, or has another shape, is infinitely far apart."""
+    """One node in both runs. Values that are no numbers, or differ in shape, count as infinitely far apart."""
 
     node: str
     module: str
@@ -220,7 +220,7 @@ def how_far_apart(one: Any, other: Any, rtol: float, atol: float) -> tuple[float
     for a, b in zip(mine, theirs, strict=True):
         if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
             if type(a) is not type(b) or a != b:
-                return f"{_said(a)} in one run, {_said(b)} in the other"
+                return f"{_in_words(a)} in one run, {_in_words(b)} in the other"
             continue
         if a.shape != b.shape:
             return f"shape {tuple(a.shape)} in one run, {tuple(b.shape)} in the other"
@@ -234,17 +234,17 @@ def how_far_apart(one: Any, other: Any, rtol: float, atol: float) -> tuple[float
     return largest, relative, differing, numbers
 
 
-def _said(item: Any) -> str:
+def _in_words(item: Any) -> str:
     return f"a tensor of {tuple(item.shape)}" if isinstance(item, torch.Tensor) else repr(item)
 
 
 def _numbers(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
+    dtype = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
 
     def plain(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach().cpu()
         if tensor.is_quantized:
             tensor = tensor.dequantize()
-        return (tensor.to_dense() if tensor.layout is not torch.strided else tensor).to(wide)
+        return (tensor.to_dense() if tensor.layout is not torch.strided else tensor).to(dtype)
 
     return plain(a), plain(b)

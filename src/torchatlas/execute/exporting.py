@@ -93,7 +93,7 @@ def _exported(
 ) -> tuple[Any, tuple[str, ...]]:
     """Export once. Returns the program, and the attributes that forward assigns tensors to; restores all else."""
     parts = _parts(model)
-    with Restorer(model, (args, kwargs)), _quietly() as said, _torch_as_found((args, kwargs)):
+    with Restorer(model, (args, kwargs)), _quietly() as messages, _torch_as_found((args, kwargs)):
         with Deadline(seconds, progress.tick) as deadline, nullcontext() if strict else AnyLength(deadline.check):
             program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
         made = sorted(_parts(model) - parts)
@@ -102,7 +102,7 @@ def _exported(
             f"{type(model).__name__} makes {', '.join(made)} in forward, which a traced program cannot do. "
             "Make them in __init__, or run the model once before."
         )
-    return program, _assigned(said)
+    return program, _assigned(messages)
 
 
 @bracketed
@@ -130,11 +130,11 @@ def _torch_as_found(inputs: Any) -> Iterator[None]:
 
 @bracketed
 def _quietly() -> Iterator[list[str]]:
-    """Silence torch.export, which also speaks of attempts that are repeated in another form. Yields its warnings.
+    """Silence torch.export, which warns even of attempts that it repeats in another way. Yields its warnings.
 
     When it fails it also prints its graph so far to stderr; what the model itself prints there gets lost with it.
     """
-    said: list[str] = []
+    messages: list[str] = []
     handlers = {
         handler
         for name in ("torch", *logging.root.manager.loggerDict)
@@ -147,9 +147,9 @@ def _quietly() -> Iterator[list[str]]:
         with warnings.catch_warnings(record=True) as caught, redirect_stderr(io.StringIO()):
             warnings.simplefilter("always")
             try:
-                yield said
+                yield messages
             finally:
-                said += [str(warning.message) for warning in caught]
+                messages += [str(warning.message) for warning in caught]
     finally:
         for handler in handlers:
             handler.removeFilter(_reject)
@@ -165,15 +165,15 @@ def _parts(model: nn.Module) -> set[str]:
     return {name for group in groups for name, _ in group}
 
 
-def _assigned(said: list[str]) -> tuple[str, ...]:
+def _assigned(messages: list[str]) -> tuple[str, ...]:
     """The attributes that forward assigns tensors to, as export's warning names them."""
-    found: dict[str, None] = {}
-    for warning in said:
-        head, told, _ = warning.partition(" assigned during export")
-        names = [word.strip(",") for word in head.split() if word.startswith("self.")] if told else []
+    attributes: dict[str, None] = {}
+    for warning in messages:
+        head, separator, _ = warning.partition(" assigned during export")
+        names = [word.strip(",") for word in head.split() if word.startswith("self.")] if separator else []
         # a recurrent module lists its weights once more; export puts its own in their place while it traces
-        found.update(dict.fromkeys(name for name in names if "._flat_weights[" not in name))
-    return tuple(sorted(found))
+        attributes.update(dict.fromkeys(name for name in names if "._flat_weights[" not in name))
+    return tuple(sorted(attributes))
 
 
 def _may_vary(leaf: Any) -> Iterator[Size]:
@@ -210,9 +210,9 @@ def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
 
 def bound(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments by name."""
-    found = bound_arguments(model, args, kwargs)
-    named = dict(found.arguments)
-    for name, parameter in found.signature.parameters.items():
+    binding = bound_arguments(model, args, kwargs)
+    named = dict(binding.arguments)
+    for name, parameter in binding.signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD and name in named:
             named.update(named.pop(name))
     return named
@@ -236,7 +236,7 @@ def _refused(model: nn.Module, error: Exception, inputs: dict[Any, Any]) -> Capt
 # -- recurrent layers --------------------------------------------------------------------------------------------------
 
 
-_STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}  # what a layer hands on from step to step
+_STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}  # how many states a layer carries from step to step
 _SCHEMA = (
     "{name}(Tensor input, Tensor{several} hx, Tensor[] params, bool has_biases, int num_layers, float dropout, "
     "bool train, bool bidirectional, bool batch_first) -> (Tensor{returns})"
@@ -287,9 +287,9 @@ def _shapes(states: int) -> Callable[..., tuple[Tensor, ...]]:
         *_, bidirectional, batch_first = options
         last = list(hx) if states > 1 else [hx]
         batch, length = (x.shape[0], x.shape[1]) if batch_first else (x.shape[1], x.shape[0])
-        for given, wanted in ((x.shape[2], params[0].shape[1]), *((state.shape[1], batch) for state in last)):
-            if given != wanted:  # asking makes export remember it
-                raise RuntimeError(f"a recurrent layer got an input or state of size {given} where it takes {wanted}")
+        for size, wanted in ((x.shape[2], params[0].shape[1]), *((state.shape[1], batch) for state in last)):
+            if size != wanted:  # asking makes export remember it
+                raise RuntimeError(f"a recurrent layer got an input or state of size {size} where it takes {wanted}")
         output = x.new_empty((length, batch, last[0].shape[2] * (2 if bidirectional else 1)))
         return output.transpose(0, 1) if batch_first else output, *(state.new_empty(state.shape) for state in last)
 
@@ -318,7 +318,7 @@ class _Compiler:
         self.values: dict[Any, Any] = {}  # fx node -> a register, or what it stands for in an argument
 
     def read(self, graph: Any, prefix: str) -> Any:
-        """Instructions for the nodes of a graph; what it returns."""
+        """Append the instructions of a graph; returns what the graph returns, with registers in place of nodes."""
         for node in graph.nodes:
             name = prefix + node.name
             if node.op == "placeholder" and not prefix:  # those of an inner graph stand for its operands
@@ -346,7 +346,7 @@ class _Compiler:
         self.values[node] = self.builder.add(name, node.target, args, kwargs, STAND_INS.get(node.target))
 
     def _block(self, node: Any, block: Block, name: str) -> None:
-        """The nodes of a block between its beginning and its end: their values can be seen as well."""
+        """Inline the nodes of a block between its beginning and its end, so that their values can be seen as well."""
         for inner, operand in zip(
             (inner for inner in block.body.graph.nodes if inner.op == "placeholder"), block.operands, strict=True
         ):
@@ -370,7 +370,7 @@ class _Compiler:
 
 
 def _is_check(target: Any) -> bool:
-    """What export adds to hold its assumptions: the inputs are checked before the program runs."""
+    """Whether export added this call to assert its assumptions; not needed, as inputs are checked before the run."""
     return str(target).startswith(("aten._assert_tensor_metadata", "aten.sym_constrain_range"))
 
 

@@ -1,8 +1,8 @@
 """Which sizes of the inputs torch.export can leave free: found by trying, within a time limit.
 
-All at once first, which is what most models take. Then only the first dimensions, which are batches mostly; if not
-even those, none. Then what is left, dimension by dimension: a size and its like in other inputs (ids and mask, say)
-together. Attempts that come to nothing may take hours: the budget limits those.
+First all sizes at once, which works for most models. Else only the first dimensions, which are mostly batches; else
+none. Then the rest, one dimension at a time: equal sizes of several inputs (ids and mask, say) together. Attempts that
+fail may take hours: the budget limits those.
 
 torch.export has no time limit; `Deadline` is one. Export runs in Python, and spends nearly all of its time in the
 functions that the model calls and in sympy. So `Deadline` looks at the clock when a torch function is called
@@ -63,14 +63,14 @@ def input_sizes(graph: Graph) -> tuple[InputSize, ...]:
     """All sizes of the inputs of a traced model's graph."""
     example = graph.metadata.get("sizes", {})
     reasons = {(name, dim): reason for name, dim, reason in graph.metadata.get("fixed_sizes", ())}
-    found = []
+    sizes = []
     for node in graph.where(kind="input"):
         for dim, size in enumerate(node.outputs[0].shape):
             if isinstance(size, str):
-                found.append(InputSize(node.name, dim, example.get(size), clean(size)))
+                sizes.append(InputSize(node.name, dim, example.get(size), clean(size)))
             else:
-                found.append(InputSize(node.name, dim, size, None, clean(reasons.get((node.name, dim), ""))))
-    return tuple(found)
+                sizes.append(InputSize(node.name, dim, size, None, clean(reasons.get((node.name, dim), ""))))
+    return tuple(sizes)
 
 
 def why_fixed(size: int, dynamic_shapes: Any) -> str:
@@ -129,7 +129,7 @@ def freest(attempt: Attempt, sizes: Mapping[Size, int], budget_s: float) -> tupl
 
 
 def _groups(left: Iterable[Size], sizes: Mapping[Size, int]) -> list[frozenset[Size]]:
-    """Dimensions of the same number and size, in the order of their numbers."""
+    """Equal sizes of the same dimension, grouped, in the order of dimensions."""
     groups: dict[tuple[int, int], set[Size]] = {}
     for size in sorted(left, key=lambda size: (size[1], size[0])):
         groups.setdefault((size[1], sizes[size]), set()).add(size)
@@ -140,8 +140,8 @@ def _groups(left: Iterable[Size], sizes: Mapping[Size, int]) -> list[frozenset[S
 class _Search:
     attempt: Attempt
     budget_s: float
-    spent_s: float = 0.0  # on what came to nothing
-    timed_out: bool = False  # the last attempt
+    spent_s: float = 0.0  # on attempts that failed
+    timed_out: bool = False  # whether the last attempt did
     best: Any = None
     reasons: dict[Size, str] = field(default_factory=dict)
     errors: list[Exception] = field(default_factory=list)
@@ -163,7 +163,7 @@ class _Search:
                 raise  # it was exported, and cannot be used, with whatever sizes
             except Exception as error:
                 self.errors.append(error)
-            self.spent_s += min(now() - began, seconds)  # a late look takes from nobody else
+            self.spent_s += min(now() - began, seconds)  # a check that comes late costs the other attempts nothing
         reason = f"{_TOO_LONG} {self.budget_s:g} s" if self.timed_out else f"{_FAILED}: {first_line(self.errors[-1])}"
         self.reasons.update(dict.fromkeys(also or free, reason))
         return False

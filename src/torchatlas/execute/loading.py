@@ -1,4 +1,4 @@
-"""A graph from a file that holds a program -> the traces of a model. Nothing is executed, and little is believed."""
+"""A graph from a file that holds a program -> the traces of a model. Nothing is executed, and everything is checked."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def loaded(graph: Graph, model: nn.Module | None, allow: Iterable[str]) -> tuple
     variants = [_variant(_without_program(graph), saved.variant, tensors, saved.held, constants, allowed)]
     for number in range(saved.variants):
         inner = _unnested(graph, number)
-        found = _checked(inner.metadata.get(KEY), SavedVariant)
-        variants.append(_variant(_without_program(inner), found, tensors, saved.held, constants, allowed))
+        other = _checked(inner.metadata.get(KEY), SavedVariant)
+        variants.append(_variant(_without_program(inner), other, tensors, saved.held, constants, allowed))
     return variants, model, saved
 
 
@@ -98,17 +98,17 @@ class _Weights(nn.Module):
 
 
 def _check_free(owner: nn.Module, part: str, name: str) -> None:
-    """A name must not hide what modules are made of."""
+    """Refuse a name that would hide an attribute of nn.Module."""
     if not part or hasattr(owner, part):
         raise FileFormatError(f"the weight {name!r} cannot be named so.")
 
 
 def _check_weights(model: nn.Module, saved: Saved, tensors: list[torch.Tensor], constants: dict[str, Any]) -> None:
-    """A model must have every weight that the program reads; what it has not, and was saved, is a constant of it."""
+    """Check that the model has every weight that the program reads; a saved one that it lacks becomes a constant."""
     owners: dict[str, Any] = {"": model}
     for name, held in saved.held.items():
         try:
-            found = tensor_named(name, owners)
+            tensor = tensor_named(name, owners)
         except InvalidModelError:
             if held.tensor < 0:
                 raise InvalidModelError(
@@ -116,9 +116,9 @@ def _check_weights(model: nn.Module, saved: Saved, tensors: list[torch.Tensor], 
                 ) from None
             constants[name] = tensors[held.tensor]
             continue
-        if held.tensor >= 0 and list(found.shape) != saved.tensors[held.tensor][1]:
+        if held.tensor >= 0 and list(tensor.shape) != saved.tensors[held.tensor][1]:
             raise InvalidModelError(
-                f"{name} has the shape {tuple(found.shape)}; in the model that was saved it is "
+                f"{name} has the shape {tuple(tensor.shape)}; in the model that was saved it is "
                 f"{tuple(saved.tensors[held.tensor][1])}."
             )
 
@@ -131,10 +131,10 @@ def signature_of(saved: Saved) -> inspect.Signature:
         raise FileFormatError(f"its program is damaged: {error}.") from error
 
 
-def _parameter(name: str, kind: int, given: bool, default: str) -> inspect.Parameter:
+def _parameter(name: str, kind: int, has_default: bool, default: str) -> inspect.Parameter:
     if not name.isidentifier():  # inspect looks at its first letter without asking whether it has one
         raise ValueError(f"{quoted(name)} cannot be the name of a parameter")
-    value = argument(_decoded(decode_value, default), [], None) if given else inspect.Parameter.empty
+    value = argument(_decoded(decode_value, default), [], None) if has_default else inspect.Parameter.empty
     return inspect.Parameter(name, inspect._ParameterKind(kind), default=value)
 
 
@@ -286,8 +286,8 @@ def _function(name: str, allow: frozenset[str]) -> tuple[Any, Any]:
         return FUNCTIONS[name]
     if name in (BEGIN, END):
         return (Mode, Mode) if name == BEGIN else (Mode.end, Mode.end)
-    found = operator(Operation(name, OperationType.UNKNOWN), allow)
-    return found, STAND_INS.get(found) or checked(found)
+    function = operator(Operation(name, OperationType.UNKNOWN), allow)
+    return function, STAND_INS.get(function) or checked(function)
 
 
 def _rich(item: Any, count: int) -> Any:

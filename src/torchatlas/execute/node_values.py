@@ -1,4 +1,4 @@
-"""What nodes take and make: kept, edited or handed on while a program runs, read by name afterwards, or written out.
+"""Inputs and outputs of nodes: kept, edited or watched while a program runs, read by name afterwards, or written out.
 
 `ValueFile` writes tensors one after another to a .safetensors file and never holds more than one of them.
 """
@@ -169,17 +169,17 @@ class RunOptions:
 
 @dataclass(eq=False, slots=True)
 class _Cell:
-    """One state of what a register holds; all who saw that state share it."""
+    """One state of the value in a register, shared by all kept entries that saw it."""
 
     value: Any
     register: int
 
 
 class ValueRecorder(Observer):
-    """Keeps, edits or hands on what nodes take and make.
+    """Keeps, edits or reports the inputs and outputs of nodes.
 
-    A kept value lies in a cell: before an op writes to its memory the cell gets a copy, and whoever looks later gets a
-    new cell. Who shares memory is seen from the storages while it runs: schemas do not always say so.
+    A kept value lies in a cell. Before an op writes to its memory the cell gets a copy, and a later reader of the
+    register gets a new cell. Storages tell which values share memory, at run time: schemas do not always say so.
     """
 
     def __init__(self, options: RunOptions) -> None:
@@ -293,8 +293,8 @@ _NAMES = {
 class ValueFile:
     """A file in the making. It appears under its name when the block ends without an exception.
 
-    The format begins with where everything lies, which is known in the end: until then the bytes wait in a second file
-    beside it. What the format has no type for is not written; its metadata says so under "left out".
+    The format begins with the offsets of all tensors, which are known only at the end: until then the bytes wait in a
+    second file beside it. Tensors of types that the format lacks are not written: its metadata lists them, "left out".
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -324,8 +324,8 @@ class ValueFile:
         size = plain.numel() * plain.element_size()
         if size:
             self._bytes.write(plain.reshape(-1).view(torch.uint8).numpy().data)
-        place = [self._end, self._end + size]
-        self._header[name] = {"dtype": dtype, "shape": list(plain.shape), "data_offsets": place}
+        offsets = [self._end, self._end + size]
+        self._header[name] = {"dtype": dtype, "shape": list(plain.shape), "data_offsets": offsets}
         self._end += size
 
     def __enter__(self) -> ValueFile:
@@ -357,7 +357,7 @@ class ValueFile:
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
     """A path that such a file can have."""
-    found = Path(path)
-    if found.suffix != ".safetensors":
-        raise InvalidInputError(f"values are saved as .safetensors, not {found.name!r}.")
-    return found
+    target = Path(path)
+    if target.suffix != ".safetensors":
+        raise InvalidInputError(f"values are saved as .safetensors, not {target.name!r}.")
+    return target

@@ -43,11 +43,13 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     needs_memory = packet in _DENSE or (precondition is not None and not returns_views)
     with_memory = _roomy if packet in _STRIDED else _dense
     outputs = [one.name for one in operator._schema.arguments if one.is_out]
-    enumerations = [(place, one.name) for place, one in enumerate(operator._schema.arguments) if _is_enumeration(one)]
+    enumerations = [
+        (position, one.name) for position, one in enumerate(operator._schema.arguments) if _is_enumeration(one)
+    ]
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        for place, key in enumerations:
-            if isinstance(args[place] if place < len(args) else kwargs.get(key), int):
+        for position, key in enumerations:
+            if isinstance(args[position] if position < len(args) else kwargs.get(key), int):
                 raise InvalidInputError(f"{name} is not run: its argument {key} is a number.")
         if bounded and (_too_large(args) or _too_large(kwargs.values())):
             raise InvalidInputError(f"{name} is not run: a number among its arguments is no size of a tensor.")
@@ -86,11 +88,11 @@ def _run_with_outputs(kernel: Any, names: list[str], args: tuple[Any, ...], kwar
     Kernels give these their shape before they read their inputs, and some ignore their strides. So that neither an
     input changes under their hands nor an element lies outside, a new tensor is written to and then copied.
     """
-    given = {name: kwargs[name] for name in names if name in kwargs}
-    made = pytree.tree_map_only(torch.Tensor, _contiguous_like, given)
+    out_arguments = {name: kwargs[name] for name in names if name in kwargs}
+    made = pytree.tree_map_only(torch.Tensor, _contiguous_like, out_arguments)
     results = kernel(*args, **{**kwargs, **made})
     outputs = {}
-    for new, output in zip(pytree.tree_leaves(made), pytree.tree_leaves(given), strict=True):
+    for new, output in zip(pytree.tree_leaves(made), pytree.tree_leaves(out_arguments), strict=True):
         outputs[id(new)] = _laid_out_like(new, output).copy_(new) if new is not output else output
     return pytree.tree_map(lambda item: outputs.get(id(item), item), results)
 
@@ -294,7 +296,7 @@ def _group_norm(a: Any) -> None:
 @_PRECONDITIONS.add("aten.native_group_norm_backward")
 def _group_norm_backward(a: Any) -> None:
     _need(a.group > 0 and a.C % a.group == 0, f"{a.C} channels are not in {a.group} groups")
-    # torch 2.13 writes the gradient of a channels-last input even if nobody wants it, and there is no memory for it.
+    # torch 2.13 writes the gradient of a channels-last input even if it is not wanted, and there is no memory for it.
     _need(a.output_mask[0] or a.input.is_contiguous(), "no gradient of a channels-last input is wanted")
     _need(
         list(a.input.shape[:2]) == [a.N, a.C] and math.prod(a.input.shape[2:]) == a.HxW, "the sizes are not the input's"
@@ -403,9 +405,9 @@ def _grid_sampler_backward(a: Any) -> None:
 
 @_PRECONDITIONS.add("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa")
 def _upsample_antialiased(a: Any) -> None:
-    given = a.scale_factors if hasattr(a, "scale_factors") else [a.scales_h, a.scales_w]
+    scales = a.scale_factors if hasattr(a, "scale_factors") else [a.scales_h, a.scales_w]
     image = a.input if hasattr(a, "input") else a.self
-    for size, made, scale in zip(image.shape[-2:], a.output_size or [0, 0], given or [None, None], strict=True):
+    for size, made, scale in zip(image.shape[-2:], a.output_size or [0, 0], scales or [None, None], strict=True):
         if scale is not None and a.output_size is not None:
             _need(made == math.floor(size * scale), f"{size} scaled by {scale} is not {made}")
 
@@ -443,16 +445,16 @@ def _recurrent(gates: int) -> Callable[[Any], None]:
         batch, size = a.input.size(0 if a.batch_first else 1), a.input.size(2)
         _shape("hidden state", states[0], [a.num_layers * directions, batch, made])
         _shape("cell state", states[-1], [a.num_layers * directions, batch, hidden])
-        given = iter(a.params)
+        weights = iter(a.params)
         for layer in range(a.num_layers):
             for _ in range(directions):
-                _shape("weight", next(given), [gates * hidden, made * directions if layer else size])
-                _shape("weight", next(given), [gates * hidden, made])
+                _shape("weight", next(weights), [gates * hidden, made * directions if layer else size])
+                _shape("weight", next(weights), [gates * hidden, made])
                 for _ in range(2 if a.has_biases else 0):
-                    _shape("bias", next(given), [gates * hidden])
+                    _shape("bias", next(weights), [gates * hidden])
                 if made != hidden:
-                    _shape("projection", next(given), [made, hidden])
-        _need(next(given, None) is None, "it has more weights than layers")
+                    _shape("projection", next(weights), [made, hidden])
+        _need(next(weights, None) is None, "it has more weights than layers")
 
     return check
 

@@ -1,8 +1,8 @@
 """Programs: flat instructions over registers, and the one loop that runs them.
 
 A traced model (exporting.py), a recorded graph (recorded_program.py) and a file (loading.py) all become a Program:
-every argument is resolved to a register or a constant once. Whoever wants to see values, edit them or compare them is
-an Observer of the loop.
+every argument is resolved to a register or a constant once. Code that watches, edits or compares values is an Observer
+of the loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchatlas.torch_private import OpOverload
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Stands for what a register holds."""
+    """A reference to a register, in arguments."""
 
     number: int
 
@@ -36,9 +36,9 @@ class Instruction:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     plain: tuple[tuple[int, Any], ...] | None
-    reads: tuple[int, ...]  # once for each time, in the order of the arguments
+    reads: tuple[int, ...]  # an entry for each use, in the order of the arguments
     writes: tuple[int, ...]  # registers whose memory the call writes to
-    function: Any  # what `target` is short for: an operator of torch, a Python function, or a Mode
+    function: Any  # what `target` stands in for: an operator of torch, a Python function, or a Mode
 
 
 def instruction(
@@ -77,7 +77,7 @@ class Program:
     def __post_init__(self) -> None:
         last: dict[int, int] = {}
         for position, instruction in enumerate(self.instructions):
-            last[instruction.result] = position  # perhaps nobody reads it
+            last[instruction.result] = position  # perhaps nothing reads it
             for register in instruction.reads:
                 last[register] = position
         stays = set(_registers(self.outputs))
@@ -132,7 +132,7 @@ class Program:
 
 
 class Observer:
-    """Looks on while a program runs. It may put other values into the registers."""
+    """Is told what a program does while it runs. It may put other values into the registers."""
 
     def begin(self, program: Program, registers: list[Any]) -> None:
         """Inputs and constants are in their registers; nothing has run yet."""
@@ -186,7 +186,7 @@ class Failed(Exception):
 
 
 class Unreachable(Exception):
-    """The values given do not determine what is wanted: these inputs, by register, do as well."""
+    """The given registers do not determine the wanted ones: those in `missing` are needed as well."""
 
     def __init__(self, missing: list[int]) -> None:
         super().__init__(missing)
@@ -198,7 +198,7 @@ def part(
 ) -> Program:
     """The instructions that compute the registers `wanted` from `given`, both as they were just after they were made.
 
-    `storages` says in which memory a register lies: whoever reads memory needs what wrote to it before, too.
+    `storages` says in which memory a register lies: a reader of memory also needs the instructions that wrote to it.
     """
     starts, ends = list(given), list(wanted)
     instructions = program.instructions
@@ -213,18 +213,18 @@ def part(
     missing: set[int] = set()
 
     def need(register: int, before: int) -> list[int]:
-        """What must have run for this register to hold what it held before an instruction."""
-        found = [
+        """The instructions that must have run for a register to hold what it held before instruction `before`."""
+        positions = [
             position
             for storage in storages(register)
             for position in writers.get(storage, ())[: bisect_left(writers.get(storage, []), before)]
             if position > known.get(storage, -1)
         ]
         if register in starts:
-            return found
+            return positions
         if register in program.inputs:
             missing.add(register)
-        return found + ([made[register]] if register in made else [])
+        return positions + ([made[register]] if register in made else [])
 
     waiting = [position for register in ends for position in need(register, made.get(register, -1))]
     while waiting:
@@ -249,7 +249,7 @@ def part(
 
 def _modes(program: Program, needed: set[int]) -> set[int]:
     """The beginnings and ends of the modes in which needed instructions run."""
-    found: set[int] = set()
+    positions: set[int] = set()
     open_modes: list[int] = []
     for position, instruction in enumerate(program.instructions):
         if instruction.target is Mode:
@@ -257,25 +257,25 @@ def _modes(program: Program, needed: set[int]) -> set[int]:
         elif instruction.target is Mode.end:
             begin = open_modes.pop()
             if any(begin < other < position for other in needed):
-                found |= {begin, position}
-    return found
+                positions |= {begin, position}
+    return positions
 
 
 # -- modes -------------------------------------------------------------------------------------------------------------
 
 
-def block(*given: Any) -> tuple[Any, ...]:
+def block(*arguments: Any) -> tuple[Any, ...]:
     """The arguments of a Mode as a file has them: a kind of block and its settings. FileFormatError for others."""
-    match given:
+    match arguments:
         case ("tag_activation_checkpoint", ()) | ("wrap_with_set_grad_enabled", (bool(),)):
-            return given
+            return arguments
         case ("wrap_with_autocast", (str(), None | torch.dtype(), bool(), None | bool())):
-            return given
+            return arguments
     raise FileFormatError("its program is damaged: it begins a block that is none.")
 
 
 class Mode:
-    """A mode that was begun. A checkpoint only saves memory in backward: its ops run as they are."""
+    """A mode that was begun. Activation checkpointing begins none: it saves memory in backward alone."""
 
     def __init__(self, kind: str, settings: tuple[Any, ...]) -> None:
         self._open: Any = None
@@ -298,16 +298,16 @@ class Mode:
 def _written(function: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
     """The registers that a call writes to, by the schema of its operator."""
     written = _written_arguments(function)
-    given = [args[place] if place < len(args) else kwargs.get(name) for place, name in written]
-    return tuple(_registers(given))
+    arguments = [args[position] if position < len(args) else kwargs.get(name) for position, name in written]
+    return tuple(_registers(arguments))
 
 
 @cache
 def _written_arguments(function: OpOverload) -> tuple[tuple[int, str], ...]:
     """Position and name of the arguments that an operator writes to."""
     return tuple(
-        (place, one.name)
-        for place, one in enumerate(function._schema.arguments)
+        (position, one.name)
+        for position, one in enumerate(function._schema.arguments)
         if one.alias_info is not None and one.alias_info.is_write
     )
 

@@ -131,10 +131,12 @@ def structure_of_data(data: Any, depth: int = 0) -> Any:
         raise FileFormatError("its program is damaged: a structure has no parts.")
     parts = [structure_of_data(child, depth + 1) for child in children]
     if kind == "namedtuple":
-        found = _named_tuple(str(context))
-        if len(found._fields) != len(parts):
-            raise FileFormatError(f"its program is damaged: a {found.__name__} has {len(found._fields)} fields.")
-        return pytree.TreeSpec(namedtuple, found, parts)
+        tuple_type = _named_tuple(str(context))
+        if len(tuple_type._fields) != len(parts):
+            raise FileFormatError(
+                f"its program is damaged: a {tuple_type.__name__} has {len(tuple_type._fields)} fields."
+            )
+        return pytree.TreeSpec(namedtuple, tuple_type, parts)
     if kind in ("dict", "OrderedDict"):
         if not _are_keys(context) or len(context) != len(parts) or len({*context}) < len(context):
             raise FileFormatError("its program is damaged: a dictionary has not as many keys as parts.")
@@ -149,12 +151,12 @@ def structure_of_data(data: Any, depth: int = 0) -> Any:
 def _named_tuple(name: str) -> Any:
     module, _, path = name.partition(":")
     first, *inner = path.split(".")
-    found: Any = vars(sys.modules[module]).get(first) if module in sys.modules else None
+    tuple_type: Any = vars(sys.modules[module]).get(first) if module in sys.modules else None
     for part in inner:  # a class in a class
-        found = vars(found).get(part) if isinstance(found, type) else None
-    if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
+        tuple_type = vars(tuple_type).get(part) if isinstance(tuple_type, type) else None
+    if not (isinstance(tuple_type, type) and issubclass(tuple_type, tuple) and hasattr(tuple_type, "_fields")):
         raise NotAvailableError(f"its inputs or outputs hold a {path}; import {module} first.")
-    return found
+    return tuple_type
 
 
 def _registered(name: str) -> Any:
@@ -255,13 +257,13 @@ def _number(item: Any) -> Any:
 
 
 def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function for numbers; anything else raises."""
+    """A function that takes numbers of bounded size only; anything else raises."""
 
     def run(*numbers: Any) -> Any:
-        given = [_number(item) for item in numbers]
-        if function is operator.pow and type(given[1]) is int and given[1] > 64 and abs(given[0]) > 1:
+        operands = [_number(item) for item in numbers]
+        if function is operator.pow and type(operands[1]) is int and operands[1] > 64 and abs(operands[0]) > 1:
             raise OverflowError("a power beyond 2**64, which is no size")
-        return _number(function(*given))
+        return _number(function(*operands))
 
     # Not the name of the function: torch.fx would write Python's own operator into its code.
     run.__name__ = run.__qualname__ = f"bounded_{function.__name__}"

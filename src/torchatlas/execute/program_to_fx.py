@@ -80,15 +80,15 @@ def argument_name(name: str, taken: Collection[str] = ()) -> str:
     plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
     if not _WORD.fullmatch(plain) or keyword.iskeyword(plain):
         plain = f"input_{plain}"
-    number, found = 0, plain
-    while found in taken:
+    number, candidate = 0, plain
+    while candidate in taken:
         number += 1
-        found = f"{plain}_{number}"
-    return found
+        candidate = f"{plain}_{number}"
+    return candidate
 
 
 def attribute_name(name: str, number: int) -> str:
-    """The path of an attribute, where torch.fx can write it down; else one made of a number that nobody else has.
+    """The path of an attribute, where torch.fx can write it down; else one made of a number that no other has.
 
     >>> attribute_name("layers.0.weight", 7), attribute_name('x", print("!"), "', 7), attribute_name("code.bias", 7)
     ('layers.0.weight', 'held_7', 'held_7')

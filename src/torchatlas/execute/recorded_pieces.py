@@ -72,7 +72,7 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class RecordedProgram:
-    """A program that takes flat inputs, and what leads from the model's inputs and outputs to it.
+    """A program with flat inputs, and what maps the model's inputs and outputs to those of the program.
 
     Its instructions are named after the nodes of the graph.
     """
@@ -83,7 +83,7 @@ class RecordedProgram:
     inputs: tuple[Input, ...]
     written: tuple[torch.Tensor, ...] = field(repr=False)  # tensors from outside that each run writes anew
     result: Any = field(repr=False)  # references in place of tensors
-    given: CallStructure | None = field(default=None, repr=False)  # None: of a graph alone
+    call_structure: CallStructure | None = field(default=None, repr=False)  # None: of a graph alone
 
     def call(self, whole: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the model returns, computed by `whole`, a module that takes what the program takes."""
@@ -96,20 +96,21 @@ class RecordedProgram:
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors of a call in the order of the inputs."""
-        if self.given is None:
-            found = [tensor for _, tensor in named_tensors((args, kwargs))]
-            if len(found) != len(self.inputs):
+        if self.call_structure is None:
+            flat = [tensor for _, tensor in named_tensors((args, kwargs))]
+            if len(flat) != len(self.inputs):
                 expected = ", ".join(one.name for one in self.inputs)
-                raise InputMismatchError(f"{len(found)} tensors, and the run takes {len(self.inputs)}: {expected}.")
-            return found
-        named = argument_names(self.given.model, args, kwargs)
-        if (found := structure_of(self.given.model, named)) != self.given.structure:
+                raise InputMismatchError(f"{len(flat)} tensors, and the run takes {len(self.inputs)}: {expected}.")
+            return flat
+        model, recorded = self.call_structure.model, self.call_structure.structure
+        named = argument_names(model, args, kwargs)
+        if (structure := structure_of(model, named)) != recorded:
             raise InputMismatchError(
                 "Pieces of a recorded run take what was recorded: there the inputs were "
-                f"{_described(self.given.structure)}, these are {_described(found)}. {AGAIN}"
+                f"{_described(recorded)}, these are {_described(structure)}. {AGAIN}"
             )
         tensors = dict(named_tensors(named))
-        for later, first in self.given.aliases.items():
+        for later, first in self.call_structure.aliases.items():
             if tensors[later] is not tensors[first]:
                 raise InputMismatchError(f"{later} and {first} were one tensor when it was recorded. {AGAIN}")
         return [tensors[one.name] for one in self.inputs]
@@ -126,7 +127,7 @@ def _described(structure: Any) -> str:
 class ExpectedResults:
     """What an operator returned when it was recorded."""
 
-    place: str  # the node, its operation and its line
+    location: str  # the node, its operation and its line
     tensors: tuple[tuple[tuple[int, ...] | None, torch.dtype], ...]  # shape (None: not compared) and dtype
     digests: tuple[bytes, ...]  # of all it returned, in order
     read: frozenset[int] = frozenset()  # which tensors among them the program read: these must be equal to the bit
@@ -174,7 +175,9 @@ def _check(leaves: list[Any], expected: ExpectedResults) -> None:
 
 
 def _left(expected: ExpectedResults, what: str) -> InputMismatchError:
-    return InputMismatchError(f"These inputs take another path than the recorded run: {expected.place} {what}. {AGAIN}")
+    return InputMismatchError(
+        f"These inputs take another path than the recorded run: {expected.location} {what}. {AGAIN}"
+    )
 
 
 # Of these the program reads a result without an operator: the LSTM kernels look at the sizes of batches.
@@ -187,7 +190,7 @@ _READ_INPUT = ".batch_sizes"  # of a torch.nn.utils.rnn.PackedSequence
 
 
 def program_of(graph: Graph, live: LiveRun | None = None) -> RecordedProgram:
-    """What was recorded as a program that runs; `live` has the model's own tensors, if it is at hand.
+    """The program of a recorded run; `live` has the model's own tensors, if the model is at hand.
 
     NotAvailableError says what cannot be run again, and why.
     """
@@ -195,7 +198,7 @@ def program_of(graph: Graph, live: LiveRun | None = None) -> RecordedProgram:
 
 
 class _Pieces(RecordedOps):
-    """The instructions of pieces: every op is guarded, and what no list of operators can do again is refused."""
+    """The instructions of pieces: every op is guarded, and a run that operators alone cannot repeat is refused."""
 
     def __init__(self, graph: Graph, live: LiveRun | None) -> None:
         super().__init__(graph, ())
@@ -209,7 +212,7 @@ class _Pieces(RecordedOps):
         self.read, self.read_inputs = self._reads()
 
     def _refuse(self) -> None:
-        """What no list of operators can do again."""
+        """Refuse a run that operators alone cannot repeat."""
         columns, graph = self.graph.columns, self.graph
         phases = {PHASES[phase] for phase in np.unique(columns["node_phase"][self.ops]).tolist()}
         if phases & {Phase.BACKWARD, Phase.OPTIMIZER}:
@@ -234,9 +237,9 @@ class _Pieces(RecordedOps):
                     raise NotAvailableError(f"{owners[storage]} and {name} share memory that this model writes.")
 
     def _reads(self) -> tuple[dict[int, set[int]], dict[int, bytes]]:
-        """Which results of which nodes the program read past the operators, and of which values that it was given."""
+        """What the program read past the operators: positions of results by node, and digests of inputs by value."""
         made: dict[int, set[int]] = {}
-        given: dict[int, bytes] = {}
+        input_digests: dict[int, bytes] = {}
         from_ops = {self.storage[value] for values in self.outputs_of for value in values}
         writes = [(node, self.storage[value]) for node, written in enumerate(self.written_of) for _, value in written]
         for read in self.live.reads if self.live is not None else ():
@@ -253,10 +256,10 @@ class _Pieces(RecordedOps):
                     f"{read.how}() read what {self.graph.nodes[last].name} had written into a part of a tensor."
                 )
             if self.kinds[node] is NodeKind.INPUT:
-                given[value] = read.digest
+                input_digests[value] = read.digest
             else:
                 made.setdefault(node, set()).add(index)
-        return made, given
+        return made, input_digests
 
     def _value_read(self, read: Read) -> tuple[int, int, int] | None:
         """The last node before a read that returned this tensor: node, index and value."""
@@ -272,7 +275,7 @@ class _Pieces(RecordedOps):
     # -- the program -------------------------------------------------------------------------------------------------
 
     def program(self) -> RecordedProgram:
-        """All of it."""
+        """The whole run as one program."""
         inputs = [self._input(node) for node, kind in enumerate(self.kinds) if kind is NodeKind.INPUT]
         self._written_from_outside()
         settings, grad = dict(self.data.settings), True
@@ -298,7 +301,7 @@ class _Pieces(RecordedOps):
             tuple(inputs),
             tuple(self.written),
             structure,
-            None if self.live is None else self.live.given,
+            None if self.live is None else self.live.call_structure,
         )
 
     def _input(self, node: int) -> Input:
@@ -352,7 +355,7 @@ class _Pieces(RecordedOps):
                 self.layout_in.pop(taken[index], None)
 
     def _read_of(self, node: int, operation: str, returned: list[int]) -> frozenset[int]:
-        """Which of the tensors that an op returned must be equal to the bit."""
+        """Positions of the returned tensors that must be equal to the recorded ones, bit for bit."""
         made = self.outputs_of[node]
         read = [made[index] for index in self.read.get(node, ())]
         if any(value not in returned for value in read):
@@ -378,7 +381,7 @@ class _Pieces(RecordedOps):
         return super().register_of(value, op, index)
 
     def tensor(self, value: int) -> Register:
-        """The memory of a tensor, looked at in the way that was recorded; gradients pass."""
+        """A view, with the recorded layout, of the memory that a value lies in; gradients flow through it."""
         if (base := self.bases.get(self.storage[value])) is None:
             return self._tensor_from_outside(value)
         layout, known = self.layout_of(value), self.layout_in.get(base)
@@ -458,9 +461,9 @@ def _is_like(tensor: torch.Tensor, layout: Any, offset: int) -> bool:
 
 
 def _count(structure: Any) -> int:
-    found: list[Any] = []
-    rebuilt(structure, found.append)
-    return len(found)
+    tensors: list[Any] = []
+    rebuilt(structure, tensors.append)
+    return len(tensors)
 
 
 def _without_generators(call: Call) -> Call:

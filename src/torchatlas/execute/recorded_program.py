@@ -1,8 +1,8 @@
 """A graph captured with values="replay" -> the instructions of a Program: the one reader of recorded runs.
 
 Ops run in the order of the graph on tensors that share memory as they did, so writes in place and views are the
-operators' own. Every value has a register: what an op returned, or a view of the storage that the value lies in. What
-a tensor from outside is, and how an op is called, differs: a replay starts from the bytes that were kept (replay.py),
+operators' own. Every value has a register: what an op returned, or a view of the storage that the value lies in.
+Subclasses decide where tensors from outside come from: a replay starts from the bytes that were kept (replay.py),
 pieces of a partition take the model's own tensors (recorded_pieces.py). What the capture kept is checked first: a
 graph may come from anybody's file.
 """
@@ -100,15 +100,15 @@ def replay_data(graph: Graph) -> ReplayData:
             "or from an .atlas file."
         )
     try:
-        kept = msgspec.convert(graph.metadata["replay"], ReplayData)
+        recorded = msgspec.convert(graph.metadata["replay"], ReplayData)
     except msgspec.ValidationError as error:
         raise FileFormatError(f"What this graph says about its replay is damaged: {error}.") from error
-    if kept.fake:
+    if recorded.fake:
         raise NotAvailableError(
             "This program ran on fake tensors: nothing was computed, so there is nothing to replay."
         )
-    _check(graph, kept)
-    return kept
+    _check(graph, recorded)
+    return recorded
 
 
 def _why_missing(graph: Graph) -> str:
@@ -119,34 +119,36 @@ def _why_missing(graph: Graph) -> str:
     )
 
 
-def _check(graph: Graph, kept: ReplayData) -> None:
+def _check(graph: Graph, recorded: ReplayData) -> None:
     ops = int((graph.columns["node_kind"] == KINDS.index(NodeKind.OP)).sum())
     for operation in graph.tables.operations:  # it is recorded by another way, so that the ops would not match either
         if operation.name.startswith(f"{INDUCTOR_GRAPH}."):
             operator(operation)  # raises
-    if kept.ops != ops:
-        raise StateError(f"{kept.ops} ops were kept and the graph has {ops}: this is not the graph that was captured.")
+    if recorded.ops != ops:
+        raise StateError(
+            f"{recorded.ops} ops were kept and the graph has {ops}: this is not the graph that was captured."
+        )
     pointers, digests = array(graph, "digest_pointers"), array(graph, "digests")
     flat = pointers.ndim == 1 and pointers.dtype == np.int64 and len(pointers) == ops + 1
     if not flat or pointers[0] != 0 or (np.diff(pointers) < 0).any() or digests.dtype != np.uint8:
         raise FileFormatError("The digests of this graph are damaged.")
     if digests.shape != (pointers[-1], DIGEST_BYTES):
         raise FileFormatError(f"This graph has {len(digests)} digests, expected {pointers[-1]}.")
-    generators, storages = len(kept.generators), len(graph.columns["storage_bytes"])
+    generators, storages = len(recorded.generators), len(graph.columns["storage_bytes"])
     known = {str(number) for number in range(storages)}
     sound = (
-        all(0 <= generator < generators for _, generator, _ in kept.draws)
-        and all(0 <= patch[1] < storages and min(patch[2], patch[3]) >= 0 for patch in kept.patches)
-        and all(number in known for number in [*kept.misaligned, *kept.last])
-        and all(0 <= off < 64 for off in kept.misaligned.values())
-        and all(0 < chosen.threads <= _MOST_THREADS for _, chosen in kept.settings)
+        all(0 <= generator < generators for _, generator, _ in recorded.draws)
+        and all(0 <= patch[1] < storages and min(patch[2], patch[3]) >= 0 for patch in recorded.patches)
+        and all(number in known for number in [*recorded.misaligned, *recorded.last])
+        and all(0 <= off < 64 for off in recorded.misaligned.values())
+        and all(0 < chosen.threads <= _MOST_THREADS for _, chosen in recorded.settings)
     )
     if not sound:
         raise FileFormatError("What this graph says about its replay is damaged: a number is out of range.")
-    for _, chosen in kept.settings:
+    for _, chosen in recorded.settings:
         if (chosen.dtype, chosen.deterministic, chosen.matmul) not in _SETTINGS:
             raise FileFormatError(f"What this graph says about its replay is damaged: {chosen} cannot be set.")
-    for device in {*graph.tables.devices, *(device for device, _ in kept.generators)}:
+    for device in {*graph.tables.devices, *(device for device, _ in recorded.generators)}:
         _check_device(device)
 
 
@@ -160,21 +162,21 @@ def _check_device(device: str) -> None:
 
 def array(graph: Graph, name: str) -> Array:
     """One of the arrays that were kept."""
-    if (found := graph.recorded.get(REPLAY + name)) is None:
+    if (recorded := graph.recorded.get(REPLAY + name)) is None:
         raise FileFormatError(f"What a replay starts from is not complete: {name} is missing.")
-    return found
+    return recorded
 
 
 def content(graph: Graph, name: str) -> Array:
     """One of the arrays of bytes that were kept."""
-    found: Any = array(graph, name)
-    if found.dtype != np.uint8 or found.ndim != 1:
+    recorded: Any = array(graph, name)
+    if recorded.dtype != np.uint8 or recorded.ndim != 1:
         raise FileFormatError(f"What a replay starts from is damaged: {name} is no flat array of bytes.")
-    return np.asarray(found)
+    return np.asarray(recorded)
 
 
 def apply(chosen: Settings) -> None:
-    """Have torch compute as it did then. What is so already is not touched: setting it may import more of torch."""
+    """Set torch's settings as they were then. Equal ones are not set again: that may import more of torch."""
     now = Settings(**settings_now())
     if now.threads != chosen.threads:
         torch.set_num_threads(chosen.threads)
@@ -189,14 +191,14 @@ def apply(chosen: Settings) -> None:
     torch.set_grad_enabled(chosen.grad)
 
 
-def fresh_storage(kept: Array, misaligned: int, device: str) -> Any:
+def fresh_storage(kept_bytes: Array, misaligned: int, device: str) -> Any:
     """A storage of its own that holds these bytes, as far from a multiple of 64 as the first one was."""
     if not misaligned:
-        return torch.tensor(kept, device=device).untyped_storage()
-    room = np.empty(len(kept) + 128, np.uint8)
+        return torch.tensor(kept_bytes, device=device).untyped_storage()
+    room = np.empty(len(kept_bytes) + 128, np.uint8)
     begin = (misaligned - room.ctypes.data) % 64
-    room[begin : begin + len(kept)] = kept
-    return torch.from_numpy(room[begin : begin + len(kept)]).untyped_storage()
+    room[begin : begin + len(kept_bytes)] = kept_bytes
+    return torch.from_numpy(room[begin : begin + len(kept_bytes)]).untyped_storage()
 
 
 def view_of(storage: Any, layout: Layout, offset: int) -> torch.Tensor:
@@ -238,10 +240,10 @@ _COMPRESSED = ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
 
 
 def _part(graph: Graph, number: int, dtype: str, shape: list[int]) -> torch.Tensor:
-    kept, kind = torch.tensor(content(graph, f"part/{number}")), dtype_named(dtype)
-    if int(np.prod(shape, dtype=object)) * kind.itemsize != len(kept) or min(shape, default=0) < 0:
-        raise FileFormatError(f"What a replay starts from is damaged: part {number} has {len(kept)} bytes.")
-    return torch.empty(0, dtype=kind).set_(kept.untyped_storage(), 0, shape)  # type: ignore[call-overload, no-any-return]
+    kept_bytes, kind = torch.tensor(content(graph, f"part/{number}")), dtype_named(dtype)
+    if int(np.prod(shape, dtype=object)) * kind.itemsize != len(kept_bytes) or min(shape, default=0) < 0:
+        raise FileFormatError(f"What a replay starts from is damaged: part {number} has {len(kept_bytes)} bytes.")
+    return torch.empty(0, dtype=kind).set_(kept_bytes.untyped_storage(), 0, shape)  # type: ignore[call-overload, no-any-return]
 
 
 # -- the instructions --------------------------------------------------------------------------------------------------
@@ -263,7 +265,7 @@ class RecordedOperator:
 
 
 class RecordedOps:
-    """Writes the instructions of a recorded graph, op by op; knows the register of each value and of each storage."""
+    """Writes the instructions of a recorded graph, op by op, and keeps the register of each value and storage."""
 
     def __init__(self, graph: Graph, allow: Iterable[str]) -> None:
         self.graph, self.data, self.builder = graph, replay_data(graph), ProgramBuilder()
@@ -318,12 +320,12 @@ class RecordedOps:
         row = self._operation[node]
         if row not in self._operators:
             operation, own = self.graph.tables.operations[row], self.graph.own
-            found = operator(operation, self._allow, own=own)
-            returns = found._schema.returns
+            function = operator(operation, self._allow, own=own)
+            returns = function._schema.returns
             self._operators[row] = RecordedOperator(
                 operation.name,
-                found,
-                found._op if own else checked(found),
+                function,
+                function._op if own else checked(function),
                 len(returns),
                 len(returns) > 1 or any("List" in str(one.type) for one in returns),
                 any(one.alias_info is not None for one in returns),
@@ -339,15 +341,15 @@ class RecordedOps:
     def register_of(self, value: int, op: int, index: int) -> Register:
         """The register of a value that is input number `index` of op number `op`."""
         of_storage = self._registers.setdefault(self.storage[value], {})
-        found = of_storage.get(value)
-        if found is None and (recipe := self._recipes.get((op, index))) is not None:
-            found = self.built(value, recipe)
-            self.hold(value, found)
-        if found is None:
-            found = self._unusual.get(self.spot(value))
-        if found is None:
-            found = of_storage[value] = self.tensor(value)
-        return found
+        register = of_storage.get(value)
+        if register is None and (recipe := self._recipes.get((op, index))) is not None:
+            register = self.built(value, recipe)
+            self.hold(value, register)
+        if register is None:
+            register = self._unusual.get(self.spot(value))
+        if register is None:
+            register = of_storage[value] = self.tensor(value)
+        return register
 
     def hold(self, value: int, register: Register) -> None:
         """Note that a register holds a value."""
@@ -394,7 +396,7 @@ class RecordedOps:
         args = tuple([argument(item, taken, generator) for item in call.args])
         return args, {key: argument(item, taken, generator) for key, item in (call.kwargs or {}).items()}
 
-    # -- what replays and pieces do in different ways ----------------------------------------------------------------
+    # -- what replays and pieces do differently ----------------------------------------------------------------------
 
     def built(self, value: int, recipe: Recipe) -> Register:
         """A tensor from outside that is more than a view of a storage."""

@@ -1,4 +1,4 @@
-"""A model that is only recorded -> a run that can be cut: run once more, with all that running its operations takes.
+"""A model that was only recorded -> a run that can be cut: the model runs once more, and all its ops need is kept.
 
 The path of a recorded run is that of its example. What decided it is kept beside it: the numbers that the program read.
 """
@@ -61,7 +61,7 @@ class LiveRun:
     """One run with values="replay", and what only the live objects can tell."""
 
     graph: Graph
-    given: CallStructure
+    call_structure: CallStructure
     result: Any  # what the model returned; references in place of tensors
     own: dict[int, list[tuple[str, torch.Tensor]]]  # the model's parameters and buffers, by the number of their storage
     held: frozenset[int]  # storages of other tensors that its modules hold
@@ -89,13 +89,13 @@ class RecordedRun:
 
         args, kwargs = _copied((self.args, self.kwargs))
         with running(self.gradients):
-            kept = _run_again(self.model, args, kwargs, self.attributes)
-        if kept.graph.hash != self.graph.hash:
+            live = _run_again(self.model, args, kwargs, self.attributes)
+        if live.graph.hash != self.graph.hash:
             raise InvalidInputError(
                 f"{type(self.model).__name__} takes another path than when it was partitioned: it, its weights, its "
                 "example or the random numbers have changed. Partition it again."
             )
-        return program_of(kept.graph, kept)
+        return program_of(live.graph, live)
 
 
 def record(
@@ -125,7 +125,7 @@ def structure_of(model: nn.Module, named: dict[str, Any]) -> Any:
 
 
 def _copied(tree: Any) -> Any:
-    """A copy, so that nobody writes into the example; a tensor that is there twice stays one."""
+    """A copy of the example, which no run may write into; a tensor that is in it twice stays one."""
     known: dict[int, torch.Tensor] = {}
 
     def clone(tensor: torch.Tensor) -> torch.Tensor:
@@ -138,7 +138,7 @@ def _copied(tree: Any) -> Any:
 
 
 def rebuilt(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """The same structure, of the same classes, with every tensor and every reference to one replaced."""
+    """A structure of the same classes with every tensor, and every reference to one, replaced."""
     if isinstance(tree, (torch.Tensor, TensorRef)):
         return change(tree)
     if isinstance(tree, Mapping):
@@ -170,7 +170,7 @@ def _run_again(
     kwargs: dict[str, Any],
     attributes: tuple[tuple[nn.Module, dict[str, Any]], ...],
 ) -> LiveRun:
-    """Run a model once more with the attributes it had then: since then it may have stored what it computed once."""
+    """Run a model once more with the attributes it had then, as it may have cached something since."""
     ops = [0]
 
     def count(plan: Any, results: list[Any]) -> None:
@@ -179,7 +179,7 @@ def _run_again(
     named, first = argument_names(model, args, kwargs), dict[int, str]()
     shared = {name: first.setdefault(id(tensor), name) for name, tensor in named_tensors(named)}
     aliases = {name: one for name, one in shared.items() if name != one}
-    given = CallStructure(model, structure_of(model, named), aliases)
+    call_structure = CallStructure(model, structure_of(model, named), aliases)
     _refuse_hidden(named, f"{type(model).__name__} takes")
     with Restorer(model, (args, kwargs)) as restorer:
         for module, then in attributes:
@@ -198,11 +198,11 @@ def _run_again(
                 del made
         finally:
             restorer.after_run(session)
-    return LiveRun(session.graph, given, result, own, held, tuple(reads))
+    return LiveRun(session.graph, call_structure, result, own, held, tuple(reads))
 
 
 def _refuse_hidden(tree: Any, what: str) -> None:
-    """Refuse objects with tensors inside that are no structure: pieces would hand out those of the recorded run."""
+    """Refuse opaque objects that hold tensors: pieces would return the tensors of the recorded run."""
     if (other := next(hiding_tensors(tree), None)) is not None:
         raise NotAvailableError(
             f"{what} a {type(other).__name__}, which holds tensors and cannot be made anew. Have it pass tensors, "
@@ -234,22 +234,22 @@ def _refuse_state(before: tuple[tuple[nn.Module, dict[str, Any]], ...]) -> None:
 
 
 def _own(model: nn.Module, session: Recording) -> dict[int, list[tuple[str, torch.Tensor]]]:
-    found: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for named in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
         for name, tensor in named:
             if (number := session.storage_id(tensor)) is not None:
-                found.setdefault(number, []).append((name, tensor))
-    return found
+                by_storage.setdefault(number, []).append((name, tensor))
+    return by_storage
 
 
 def _held(model: nn.Module, session: Recording) -> frozenset[int]:
-    """Tensors that are plain attributes of modules, in lists and dictionaries too: they stay from run to run."""
-    found = set()
+    """Storages of tensors that are plain attributes of modules, also in lists and dictionaries: they outlive a run."""
+    storages = set()
     for module in model.modules():
         for _, tensor in named_tensors(_plain_attributes(module)):
             if (number := session.storage_id(tensor)) is not None:
-                found.add(number)
-    return frozenset(found)
+                storages.add(number)
+    return frozenset(storages)
 
 
 def _readers() -> tuple[tuple[Any, str, tuple[int, ...]], ...]:
@@ -299,5 +299,5 @@ def _note(session: Recording, ops: int, tensor: torch.Tensor, how: str, reads: l
         return
     with no_dispatch_modes(), torch.no_grad():
         made = fingerprint(tensor)
-    place = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-    reads.append(Read(ops, number, *place, made, how))
+    view = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+    reads.append(Read(ops, number, *view, made, how))

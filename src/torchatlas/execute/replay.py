@@ -120,7 +120,7 @@ class ReplayObserver(Observer):
 
 @contextmanager
 def _world(graph: Graph, generators: list[tuple[str, bool]]) -> Iterator[None]:
-    """No gradients, no modes, no autocast; generators and settings are afterwards as before."""
+    """A context without gradients, modes and autocast; generators and settings are afterwards as before."""
     devices = {device.partition(":")[0] for device in graph.tables.devices} - {"meta"}
     before = Settings(**settings())
     with ExitStack() as stack:
@@ -143,8 +143,8 @@ def _world(graph: Graph, generators: list[tuple[str, bool]]) -> Iterator[None]:
 
 def op_location(graph: Graph, node: int) -> tuple[str, str, str, str | None]:
     """The fields of an OpLocation."""
-    found = graph.nodes[node]
-    return found.name, found.operation, found.scope.path, None if found.source is None else str(found.source)
+    op = graph.nodes[node]
+    return op.name, op.operation, op.scope.path, None if op.source is None else str(op.source)
 
 
 # -- the program -------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class ReplayProgram(RecordedOps):
         self.hold_results(node, taken, result, operator)
 
     def _detach_bases(self, node: int, taken: list[Register]) -> None:
-        """Before a tensor is made to show another storage: note the storage that others find through it."""
+        """Before a tensor is made to show another storage: keep the storage that other registers reach through it."""
         made = {self.storage[value] for value in self.outputs_of[node]}
         for index, value in self.written_of[node]:
             number = self.storage[value]
@@ -255,8 +255,8 @@ class ReplayProgram(RecordedOps):
         position, number = self.draws[op]
         if number not in self._generators:
             device, is_default = self.data.generators[number]
-            found = default_generator(torch.device(device)) if is_default else torch.Generator(torch.device(device))
-            self._generators[number] = found
+            generator = default_generator(torch.device(device)) if is_default else torch.Generator(torch.device(device))
+            self._generators[number] = generator
         if self.data.draws[position][2]:
             self.add(_set_state, self._generators[number], self.graph, position)
         return self._generators[number]
@@ -284,7 +284,7 @@ class ReplayProgram(RecordedOps):
         return self.bases[number]
 
     def _patch(self, op: int) -> None:
-        """Put in place what was in memory before an op although no recorded op had written it."""
+        """Restore bytes that were in memory before an op although no recorded op had written them."""
         for position in self._patches.get(op, ()):
             _, number, offset, size, _ = self.data.patches[position]
             self.bases[number] = self.add(_patched, self._base(number), self.graph, position, offset, size)
@@ -293,14 +293,14 @@ class ReplayProgram(RecordedOps):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _last_uses(self) -> dict[int, list[int]]:
-        """Node -> the storages from outside that are used there for the last time; the last ones after all nodes."""
+        """Node -> the storages from outside whose last use it is; storages used to the end are under the node count."""
         end = len(self.kinds)
         last = {self.storage[v]: n for n in range(end) for v in (*self.inputs_of[n], *self.outputs_of[n])}
         last.update({patch[1]: end for patch in self.data.patches if patch[0] >= self.data.ops})
-        found: dict[int, list[int]] = {}
+        by_node: dict[int, list[int]] = {}
         for number in map(int, self.data.last):
-            found.setdefault(last.get(number, end), []).append(number)
-        return found
+            by_node.setdefault(last.get(number, end), []).append(number)
+        return by_node
 
     def _end(self, storages: Iterable[int]) -> None:
         for number in storages:
@@ -367,7 +367,7 @@ def _with_bits(tensor: torch.Tensor, bits: int, layout: Layout, offset: int) -> 
 
 
 def _set(tensor: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-    """A tensor made to show a storage: which one is known from what came of it."""
+    """Make a tensor show the storage that `view` shows, which is what the recorded op returned."""
     return tensor.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
 
 

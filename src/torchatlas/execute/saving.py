@@ -49,9 +49,9 @@ def graph_with_program(variants: list[Variant], model: nn.Module, *, weights: bo
     shelf = _Shelf()
     held = {}
     for name in {name for variant in variants for name in _program(variant).constants.values()}:
-        found = variants[0].constant(name, model)
-        kind = "parameter" if isinstance(found, nn.Parameter) else "buffer"
-        held[name] = Held(shelf.put(found, name) if weights else -1, kind, bool(found.requires_grad))
+        constant = variants[0].constant(name, model)
+        kind = "parameter" if isinstance(constant, nn.Parameter) else "buffer"
+        held[name] = Held(shelf.put(constant, name) if weights else -1, kind, bool(constant.requires_grad))
     first, *others = [_saved_variant(variant, shelf) for variant in variants]
     saved = Saved(
         VERSION,
@@ -140,10 +140,10 @@ def _plain(item: Any) -> Any:
         return type(item)(_plain(part) for part in item)
     if isinstance(item, Mapping):
         return {key: _plain(part) for key, part in item.items()}
-    found = portable(item)
-    if getattr(found, "kind", "") in ("opaque", "generator", "symbol"):
+    argument = portable(item)
+    if getattr(argument, "kind", "") in ("opaque", "generator", "symbol"):
         raise NotAvailableError(f"an argument of the program, a {type(item).__name__}, cannot be saved.")
-    return found
+    return argument
 
 
 def _leaf(name: str, wanted: Any) -> Leaf:
@@ -155,18 +155,18 @@ def _leaf(name: str, wanted: Any) -> Leaf:
 
 
 def _signature(model: nn.Module) -> list[tuple[str, int, bool, str]]:
-    found = []
+    parameters = []
     for parameter in inspect.signature(model.forward).parameters.values():
-        given = parameter.default is not parameter.empty
-        value = encode_value(portable(parameter.default)) if given else "null"
-        found.append((parameter.name, int(parameter.kind), given, value))
-    return found
+        has_default = parameter.default is not parameter.empty
+        value = encode_value(portable(parameter.default)) if has_default else "null"
+        parameters.append((parameter.name, int(parameter.kind), has_default, value))
+    return parameters
 
 
 def _bytes(tensor: torch.Tensor) -> Array:
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    found: Array = plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else np.empty(0, np.uint8)
-    return found
+    flat: Array = plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else np.empty(0, np.uint8)
+    return flat
 
 
 def _with_program(graph: Graph, saved: Struct, recorded: dict[str, Array]) -> Graph:
@@ -233,8 +233,8 @@ def _name_by_module(graph: Any) -> None:
 def _path(scopes: str) -> str:
     """The innermost module of a list of scopes, the last of which is the node itself."""
     try:
-        found = ast.literal_eval(scopes) if scopes else []
+        names = ast.literal_eval(scopes) if scopes else []
     except (ValueError, SyntaxError):
         return ""
-    path = str(found[-2]) if isinstance(found, list) and len(found) > 1 else ""
+    path = str(names[-2]) if isinstance(names, list) and len(names) > 1 else ""
     return "" if path.startswith("_empty_nn_module_stack") else path  # what torch.export says of its own nodes

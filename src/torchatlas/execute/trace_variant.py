@@ -1,4 +1,4 @@
-"""One trace of a model: its program, its graph, which node of one is which of the other, and which inputs it serves."""
+"""One trace of a model: its program, its graph, the names that link the two, and a check of which inputs it serves."""
 
 from __future__ import annotations
 
@@ -64,15 +64,17 @@ class Variant:
         if not isinstance(self.program, Program):
             raise NotAvailableError("a part of a model can be run when torch.export traced it, not from a capture.")
         numbers = {name: register for register, name in enumerate(self.program.names) if name}
-        given: dict[int, Any] = {}
+        register_values: dict[int, Any] = {}
         for name, value in values.items():
-            registers = [numbers[found] for found in self._made_by(name)]
+            registers = [numbers[fx_name] for fx_name in self._made_by(name)]
             several = value if len(registers) > 1 and isinstance(value, (list, tuple)) else [value]
             if len(several) != len(registers):
                 raise InvalidInputError(f"{name!r} makes {len(registers)} values; {len(several)} were given.")
-            given.update(zip(registers, several, strict=True))
+            register_values.update(zip(registers, several, strict=True))
         try:
-            program = part(self.program, given, [numbers[found] for found in self._made_by(to)], self._storages_of)
+            program = part(
+                self.program, register_values, [numbers[fx_name] for fx_name in self._made_by(to)], self._storages_of
+            )
         except Unreachable as error:
             missing = ", ".join(self.names.get(name := self.program.names[r], name) for r in error.missing)
             raise InvalidInputError(
@@ -80,7 +82,7 @@ class Variant:
                 "Give that as well, or the value of a node on the way."
             ) from None
         written = {s for instruction in program.instructions for r in instruction.writes for s in self._storages_of(r)}
-        arguments = [cloned(value) if self._storages_of(r) & written else value for r, value in given.items()]
+        arguments = [cloned(value) if self._storages_of(r) & written else value for r, value in register_values.items()]
         try:
             return program.run(arguments, self._constants(model))
         except Failed as failed:
@@ -91,12 +93,12 @@ class Variant:
         return self._constants(model)(name)
 
     def hyperparameters(self, name: str, model: nn.Module) -> dict[str, Any]:
-        """What a node was called with by name: its attributes, and weights and biases as tensors."""
+        """The arguments of a node by name: its attributes, and weights and biases as tensors."""
         constants = self._constants(model)
-        found = self.graph[name].hyperparameters
+        attributes = self.graph[name].hyperparameters
         return {
             key: constants(item.parameter) if isinstance(item, Value) and item.parameter else item
-            for key, item in found.items()
+            for key, item in attributes.items()
         }
 
     # -- names -------------------------------------------------------------------------------------------------------
@@ -105,17 +107,17 @@ class Variant:
         """The node of a name; for a module path the nodes that make the output of each of its calls."""
         graph = self.graph
         if name in graph:
-            found = [name]
+            node_names = [name]
         elif name in graph.scopes:
             made = _outputs_of(graph, name)
             if edited and any(len(nodes) > 1 for nodes in made):
                 several = next(nodes for nodes in made if len(nodes) > 1)
                 raise InvalidInputError(f"module {name!r} makes several values; edit one of its nodes: {several}.")
-            found = [node for nodes in made for node in nodes]
+            node_names = [node for nodes in made for node in nodes]
         else:
             hint = did_you_mean(name, [*graph.index.by_name, *graph.scopes]) or ". traced.graph.nodes lists them."
             raise NodeNotFoundError(f"no node or module is named {name!r}{hint}")
-        return [fx_name for fx_name, ours in self.names.items() if ours in found]
+        return [fx_name for fx_name, ours in self.names.items() if ours in node_names]
 
     def _made_by(self, name: str) -> list[str]:
         """The node of a name, or the nodes that make what a module returns; a module that is called once."""
@@ -151,21 +153,21 @@ class Variant:
     def _storages(self) -> dict[int, frozenset[int]]:
         """Register -> the memory that it may lie in, by its number in the graph."""
         assert isinstance(self.program, Program)
-        found: dict[int, frozenset[int]] = {}
+        storages: dict[int, frozenset[int]] = {}
         by_parameter: dict[str, set[int]] = {}
         for value in self.graph.values:
             if value.parameter and value.storage is not None:
                 by_parameter.setdefault(value.parameter, set()).add(value.storage.id)
         for register, parameter in self.program.constants.items():
-            found[register] = frozenset(by_parameter.get(parameter, ()))
+            storages[register] = frozenset(by_parameter.get(parameter, ()))
         for register, name in enumerate(self.program.names):
             if name in self.names:
                 made = self.graph[self.names[name]].outputs
-                found[register] = frozenset(value.storage.id for value in made if value.storage is not None)
+                storages[register] = frozenset(value.storage.id for value in made if value.storage is not None)
         for instruction in self.program.instructions:
             if instruction.function is operator.getitem:  # of several results: in the memory of any of them
-                found[instruction.result] = found.get(instruction.reads[0], frozenset())
-        return found
+                storages[instruction.result] = storages.get(instruction.reads[0], frozenset())
+        return storages
 
     def _storages_of(self, register: int) -> frozenset[int]:
         return self._storages.get(register, frozenset())
@@ -193,8 +195,8 @@ def tensor_named(name: str, owners: dict[str, Any]) -> torch.Tensor:
         owners[path] = owner
     if isinstance(owner := owners[path], nn.Module):
         for held in (owner._parameters, owner._buffers, vars(owner)):
-            if isinstance(found := held.get(last), torch.Tensor):
-                return found
+            if isinstance(tensor := held.get(last), torch.Tensor):
+                return tensor
     raise InvalidModelError(f"this {type(owners['']).__name__} has no parameter, buffer or tensor {name!r}.")
 
 
@@ -242,20 +244,20 @@ def mismatch(leaves: list[tuple[str, Any]], flat: list[Any]) -> str | None:
     """The first thing about inputs that does not fit the trace, in words; None if all fits."""
     known: dict[str, int] = {}
     small: str | None = None  # said last: another trace helps there
-    for (name, wanted), given in zip(leaves, flat, strict=True):
+    for (name, wanted), argument in zip(leaves, flat, strict=True):
         if not isinstance(wanted, Expected):
-            if wanted is not ANY_NUMBER and (isinstance(given, torch.Tensor) or wanted != given):
-                return f"input {name} is {given!r}, but {wanted!r} was traced and is part of the graph: trace again."
+            if wanted is not ANY_NUMBER and (isinstance(argument, torch.Tensor) or wanted != argument):
+                return f"input {name} is {argument!r}, but {wanted!r} was traced and is part of the graph: trace again."
             continue
-        if not isinstance(given, torch.Tensor):
-            return f"input {name} is a {type(given).__name__}, not a tensor: pass torch.as_tensor(...) of it."
-        if given.dtype != wanted.dtype:
-            return f"input {name} has dtype {given.dtype}; the model was traced with {wanted.dtype}."
-        if given.device.type != wanted.device:
-            return f"input {name} is on {given.device}; the model was traced on {wanted.device}."
-        if given.dim() != len(wanted.shape):
-            return f"input {name} has {given.dim()} dimensions; the model was traced with {len(wanted.shape)}."
-        for dim, (size, fixed) in enumerate(zip(given.shape, wanted.shape, strict=True)):
+        if not isinstance(argument, torch.Tensor):
+            return f"input {name} is a {type(argument).__name__}, not a tensor: pass torch.as_tensor(...) of it."
+        if argument.dtype != wanted.dtype:
+            return f"input {name} has dtype {argument.dtype}; the model was traced with {wanted.dtype}."
+        if argument.device.type != wanted.device:
+            return f"input {name} is on {argument.device}; the model was traced on {wanted.device}."
+        if argument.dim() != len(wanted.shape):
+            return f"input {name} has {argument.dim()} dimensions; the model was traced with {len(wanted.shape)}."
+        for dim, (size, fixed) in enumerate(zip(argument.shape, wanted.shape, strict=True)):
             if fixed.isdecimal():
                 if size != int(fixed):
                     why = "(traced.input_sizes says why)"
@@ -272,17 +274,17 @@ def mismatch(leaves: list[tuple[str, Any]], flat: list[Any]) -> str | None:
 FROM_TWO = "it was traced for sizes from 2."
 
 
-def broken_guard(guards: list[tuple[str, Any]], given: dict[str, Any]) -> str | None:
+def broken_guard(guards: list[tuple[str, Any]], arguments: dict[str, Any]) -> str | None:
     """The first assumption of export about sizes, made for the example, that does not hold for these inputs."""
-    names = {**SYMPY_INTERP, "L": given}
+    names = {**SYMPY_INTERP, "L": arguments}
     for text, code in guards:
         try:
             holds = bool(eval(code, names))
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise CaptureError(f"what was assumed of the sizes cannot be computed: {text}: {error}.") from error
         if not holds:
-            said = text.replace("L['", "").replace("']", "").replace(".size()", ".shape")
-            return f"the model was traced where {said}, and takes another path for these sizes."
+            assumption = text.replace("L['", "").replace("']", "").replace(".size()", ".shape")
+            return f"the model was traced where {assumption}, and takes another path for these sizes."
     return None
 
 
@@ -296,14 +298,14 @@ def looks(leaf: Any) -> Any:
 def usable_device(device: Any) -> torch.device:
     """The device that was asked for, if torch knows it and can use it here."""
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        usable = torch.device(device)
+        torch.empty(0, device=usable)
     except (AssertionError, RuntimeError, TypeError) as error:  # torch has no error class of its own for any of them
         first = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         raise InvalidInputError(
             f"device={str(device)!r} cannot be used here: {first}. Leave device= out to trace the model where it is."
         ) from error
-    return found
+    return usable
 
 
 def check_device(model: nn.Module, device: torch.device) -> None:

@@ -223,17 +223,17 @@ class TracedModel(Shown):
         allow: Iterable[str] = (),
     ) -> TracedModel:
         """The traced model that a graph holds which was read from a file."""
-        found = cls.__new__(cls)
+        traced = cls.__new__(cls)
         try:
-            found._variants, found.model, saved = loaded(graph, model, allow)
+            traced._variants, traced.model, saved = loaded(graph, model, allow)
             if model is None:
-                found.model.forward = called_as(found, signature_of(saved))
+                traced.model.forward = called_as(traced, signature_of(saved))
         except (FileFormatError, InvalidInputError) as error:
             raise type(error)(f"{path}: {error}") from error
-        found._name = saved.model
-        found.dynamic_shapes, found.notes = None, list(found.graph.notes)  # it cannot be traced again
-        found._modes, found._served = {}, {}
-        return found
+        traced._name = saved.model
+        traced.dynamic_shapes, traced.notes = None, list(traced.graph.notes)  # it cannot be traced again
+        traced._modes, traced._served = {}, {}
+        return traced
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class TracedModel(Shown):
         variant, _ = self._matching(args, kwargs)
         wanted = None
         if nodes is not None:
-            wanted = {variant.names[found] for name in nodes for found in variant.fx_names(name)}
+            wanted = {variant.names[fx_name] for name in nodes for fx_name in variant.fx_names(name)}
         with ValueFile(path) as file:
 
             def write(name: str, value: Any) -> None:
@@ -367,14 +367,14 @@ class TracedModel(Shown):
         variant, flat = self._matching(args, kwargs)
         keep = None
         if not everything or callback is not None:
-            keep = {found for name in nodes or () for found in variant.fx_names(name)}
+            keep = {fx_name for name in nodes or () for fx_name in variant.fx_names(name)}
         edits: dict[str, Callable[[Any], Any]] = {}
         for name, change in dict[str, Any](edit or {}).items():
             if not callable(change):
                 kind = type(change).__name__
                 raise InvalidInputError(f"edit[{name!r}] is a {kind}: pass a function of the value, lambda x: 2 * x.")
-            for found in variant.fx_names(name, edited=True):
-                edits[found] = _explained_edit(change, name, variant.graph[variant.names[found]])
+            for fx_name in variant.fx_names(name, edited=True):
+                edits[fx_name] = _explained_edit(change, name, variant.graph[variant.names[fx_name]])
         watch = None
         if callback is not None:
 
@@ -439,15 +439,15 @@ class TracedModel(Shown):
         signature = inspect.signature(self.model.forward)
         positional = list(signature.parameters)[: len(traced_args)]
         try:
-            given = signature.bind(*args, **kwargs).arguments
-            again = tuple(given[name] for name in positional), {name: given[name] for name in traced_kwargs}
+            arguments = signature.bind(*args, **kwargs).arguments
+            again = tuple(arguments[name] for name in positional), {name: arguments[name] for name in traced_kwargs}
             flat, spec = pytree.tree_flatten(again)
-            same = spec == variant.in_spec and not set(given) - {*positional, *traced_kwargs}
+            same = spec == variant.in_spec and not set(arguments) - {*positional, *traced_kwargs}
         except (TypeError, KeyError):
             same = False
         if not same:
-            wanted, found = ", ".join(name for name, _ in variant.leaves), described(args, kwargs)
-            raise InvalidInputError(f"the model was traced with the inputs {wanted or 'none'}; these are {found}.")
+            wanted, got = ", ".join(name for name, _ in variant.leaves), described(args, kwargs)
+            raise InvalidInputError(f"the model was traced with the inputs {wanted or 'none'}; these are {got}.")
         return list(flat)
 
     # -- tracing -----------------------------------------------------------------------------------------------------
@@ -562,8 +562,8 @@ def _count_not_finite(tensor: torch.Tensor) -> int:
     return values.numel() - int(values.isfinite().sum())
 
 
-def _explained_edit(change: Callable[[Any], Any], place: str, node: GraphNode) -> Callable[[Any], Any]:
-    """The function of an edit, whose errors say for which place and node it was called."""
+def _explained_edit(change: Callable[[Any], Any], name: str, node: GraphNode) -> Callable[[Any], Any]:
+    """The function of an edit, whose errors say which edit it is and at which node it was called."""
 
     def changed(value: Any) -> Any:
         try:
@@ -571,7 +571,7 @@ def _explained_edit(change: Callable[[Any], Any], place: str, node: GraphNode) -
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
             raise CaptureError(
-                f"edit[{place!r}] failed at {node_location(node)}: {type(error).__name__}: {first}"
+                f"edit[{name!r}] failed at {node_location(node)}: {type(error).__name__}: {first}"
             ) from error
 
     return changed

@@ -35,10 +35,10 @@ class Tracer:
         self.assigned: set[str] = set()  # attributes in which forward keeps tensors
 
     def traces(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Variant]:
-        """The trace of the example; before it, if a size of it is 1, which export would fix, that of a wider one."""
-        found = [self.trace(args, kwargs)]
+        """The trace of the example. Export fixes sizes of 1: if it has some, a trace of a wider example comes first."""
+        variants = [self.trace(args, kwargs)]
         if self._dynamic_shapes != "auto":
-            return found
+            return variants
         leaves = pytree.tree_leaves((args, kwargs))
         ones = {(n, dim) for n, leaf in enumerate(leaves) for dim, size in enumerate(_shape(leaf)) if size == 1}
         for wanted in (ones, {(n, dim) for n, dim in ones if dim == 0}):
@@ -50,12 +50,12 @@ class Tracer:
                     break
                 free = {(n, dim) for n, dim in wanted if not wider.leaves[n][1].shape[dim].isdecimal()}
                 if free == wanted:
-                    return [wider, *found]
+                    return [wider, *variants]
                 wanted = free  # some were fixed all the same, by a loop over them say
         if ones:
             self._notes.append("sizes that are 1 in the example are fixed: the model does not take them wider")
-            found[0].graph.notes.append(self._notes[-1])
-        return found
+            variants[0].graph.notes.append(self._notes[-1])
+        return variants
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], example: Call | None = None) -> Variant:
         """One trace. Its graph shows the sizes of `example`, where that differs from the inputs to trace with."""
@@ -78,7 +78,8 @@ class Tracer:
         own = {spec.arg.name: spec.target for spec in specs if spec.kind.name != "USER_INPUT"}
         placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name not in own]
         leaves = [
-            (node.name, expected(node.meta.get("val", given))) for node, given in zip(placeholders, flat, strict=True)
+            (node.name, expected(node.meta.get("val", argument)))
+            for node, argument in zip(placeholders, flat, strict=True)
         ]
         self._say_sizes(graph, [names.get(name, name) for name, _ in leaves], flat)
         constants = dict(program.constants)
@@ -95,7 +96,7 @@ class Tracer:
         return variant
 
     def _say_sizes(self, graph: Graph, names: list[str], flat: list[Any]) -> None:
-        """Why sizes are fixed: in the graph, and in a note where it is not the model that fixes them."""
+        """Write into the graph why sizes are fixed, and a note where it is not the model that fixes them."""
         known = {(n, dim): f"{names[n]}[{dim}]" for n, leaf in enumerate(flat) for dim in range(len(_shape(leaf)))}
         self._notes += [note for note in notes_of(known, self._fixed) if note not in self._notes]
         graph.notes += self._notes
@@ -155,12 +156,12 @@ def check_trace(traced: TracedModel, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def check_assigned(traced: TracedModel, assigned: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What forward keeps in attributes must not change what it returns later: the program keeps nothing.
+    """Check that tensors which forward keeps in attributes do not change later results: the program keeps none.
 
     So the model is called several times in a row: with the example, with other values, and with a larger batch.
     Returns a note that says so.
     """
-    kept = f"{', '.join(assigned[:3])}{' ...' * (len(assigned) > 3)}"
+    listed = f"{', '.join(assigned[:3])}{' ...' * (len(assigned) > 3)}"
     calls = [(args, kwargs), *_others((args, kwargs), traced.first.leaves)]
     apart: list[float | None] = []
     for wanted, got in zip(*(_called(traced, run, calls) for run in (traced.model, traced)), strict=False):
@@ -170,10 +171,10 @@ def check_assigned(traced: TracedModel, assigned: list[str], args: tuple[Any, ..
         apart.append(None if failed else difference(*map(pytree.tree_leaves, (wanted, got))))
     if None in apart or (apart[0] == 0.0 and any(apart)):  # what was exact stays exact
         raise CaptureError(
-            f"{type(traced.model).__name__} assigns {kept} in forward, and what it returns depends on them, which a "
+            f"{type(traced.model).__name__} assigns {listed} in forward, and what it returns depends on them, which a "
             "traced program cannot do. Register such tensors with register_buffer and write to them."
         )
-    return f"the model keeps tensors in {kept}; the traced model keeps none, and computes them every time"
+    return f"the model keeps tensors in {listed}; the traced model keeps none, and computes them every time"
 
 
 def _called(
@@ -240,7 +241,7 @@ def gradient_notes(model: tuple[set[str], set[str]], traced: tuple[set[str], set
 
 
 def _others(tree: Any, expectations: list[tuple[str, Any]]) -> list[Any]:
-    """The same arguments with other values, and then with twice the batch if that is free."""
+    """The arguments with other values, and then with twice the batch if its size is free."""
     leaves, spec = pytree.tree_flatten(tree)
     other = [_other(leaf) for leaf in leaves]
     first = [

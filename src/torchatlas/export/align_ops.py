@@ -1,7 +1,7 @@
-"""Two lists of ops, ours and a profiler's -> which are the same: by autograd's sequence numbers, then by order.
+"""Two lists of ops, a graph's (ours) and a profiler's (theirs) -> pairs: by autograd's sequence numbers, then by order.
 
-Sequence numbers are counted anew in every process, so those of two runs differ by a constant, which is voted for. What
-has no number (no gradient, an optimizer) lies between ops that have one, and is aligned there by name.
+Every process counts sequence numbers from zero, so those of two runs differ by a constant: the difference that most ops
+agree on. Ops without a number (no gradient, an optimizer) lie between ops that have one, and are aligned there by name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 
 _MOST_VOTES = 200_000
 _WINDOW = 64  # ops to look ahead for where two lists agree again
-_MOST_LOST = 2_000  # times that two lists may part in a gap; more are no lists of one program
+_MOST_LOST = 2_000  # disagreements within a gap; lists with more are not of one program
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Op:
 
 
 def align(ours: Sequence[Op], theirs: Sequence[Op]) -> tuple[dict[int, int], set[int]]:
-    """Positions of ours -> positions of theirs; and which of ours were found by their number."""
+    """Positions of ours -> positions of theirs; and which of ours were paired by their number."""
     pairs = _by_sequence(ours, theirs)
     numbered = set(pairs)
     anchors = [(-1, -1), *_increasing(sorted(pairs.items())), (len(ours), len(theirs))]
@@ -50,18 +50,18 @@ def _by_sequence(ours: Sequence[Op], theirs: Sequence[Op]) -> dict[int, int]:
         if op.sequence is not None:
             slots[op.name, op.sequence - offset, op.is_backward].append(at)
     used: Counter[tuple[str, int, bool]] = Counter()
-    found: dict[int, int] = {}
+    pairs: dict[int, int] = {}
     for at, op in enumerate(ours):
         if op.sequence is not None:
             key = (op.name, op.sequence, op.is_backward)
             if used[key] < len(slots.get(key, ())):
-                found[at] = slots[key][used[key]]
+                pairs[at] = slots[key][used[key]]
                 used[key] += 1
-    return found
+    return pairs
 
 
 def _offset(ours: Sequence[Op], theirs: Sequence[Op]) -> int | None:
-    """What the numbers of theirs are ahead of ours, by most votes; of equal ones the largest, a later step."""
+    """By how much their numbers are ahead of ours, by majority; of equal votes the largest, as it is a later step."""
     numbers: tuple[dict[str, list[int]], dict[str, list[int]]] = (defaultdict(list), defaultdict(list))
     for side, ops in zip(numbers, (ours, theirs), strict=True):
         for op in ops:
@@ -78,7 +78,7 @@ def _offset(ours: Sequence[Op], theirs: Sequence[Op]) -> int | None:
 
 
 def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest part of the pairs in which both sides increase: threads may have run in another order."""
+    """The longest increasing subsequence of the pairs: threads may have run in another order."""
     ends: list[int] = []  # the smallest second of an increasing part of each length
     last: list[int] = []  # its position in pairs
     before: list[int] = []
@@ -86,20 +86,20 @@ def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
         length = bisect_left(ends, second)
         before.append(last[length - 1] if length else -1)
         ends[length : length + 1], last[length : length + 1] = [second], [at]
-    found, at = [], last[-1] if last else -1
+    increasing, at = [], last[-1] if last else -1
     while at >= 0:
-        found.append(pairs[at])
+        increasing.append(pairs[at])
         at = before[at]
-    return found[::-1]
+    return increasing[::-1]
 
 
 def _by_order(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Walk both lists; where they part, look ahead for runs of names that both have."""
-    found: list[tuple[int, int]] = []
+    """Walk both lists in step; where they differ, look ahead for runs of names that both have."""
+    pairs: list[tuple[int, int]] = []
     one = other = lost = 0
     while one < len(ours) and other < len(theirs) and lost < _MOST_LOST:
         if ours[one] == theirs[other]:
-            found.append((one, other))
+            pairs.append((one, other))
             one, other = one + 1, other + 1
             continue
         lost += 1
@@ -108,13 +108,14 @@ def _by_order(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
             one += 1  # this op of ours is not among the next of theirs
             continue
         for mine, their, length in blocks:
-            found += [(one + mine + at, other + their + at) for at in range(length)]
-        one, other = found[-1][0] + 1, found[-1][1] + 1
-    return found
+            pairs += [(one + mine + at, other + their + at) for at in range(length)]
+        one, other = pairs[-1][0] + 1, pairs[-1][1] + 1
+    return pairs
 
 
 def _agreements(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int, int]]:
-    """Runs of equal names in two windows, in order. Those that begin late are left to later windows, which see more."""
+    """Runs of equal names in two windows, in order. Runs that begin late are left to the next window, which sees more
+    of them."""
     matcher = SequenceMatcher(None, ours, theirs, autojunk=False)
     blocks = [(block.a, block.b, block.size) for block in matcher.get_matching_blocks() if block.size]
     if len(ours) < _WINDOW and len(theirs) < _WINDOW:

@@ -84,7 +84,7 @@ def save_archive(graph: Graph, path: Path) -> None:
         write_members(file, members)
 
 
-def graph_members(graph: Graph, place: object) -> dict[str, Parts]:
+def graph_members(graph: Graph, destination: object) -> dict[str, Parts]:
     """The members of an archive that hold a graph, without its recorded values; `place` is for messages."""
     header = Header(
         FORMAT, VERSION, graph.source, graph.notes, graph.metadata, list(COLUMNS), graph.tables, graph.timing
@@ -92,7 +92,7 @@ def graph_members(graph: Graph, place: object) -> dict[str, Parts]:
     try:
         members: dict[str, Parts] = {_HEADER: (msgspec.json.encode(header),)}
     except UnicodeEncodeError as error:
-        raise FileFormatError(f"{place}: not written: a text of the graph is not Unicode ({error}).") from error
+        raise FileFormatError(f"{destination}: not written: a text of the graph is not Unicode ({error}).") from error
     for name, (dtype, _) in COLUMNS.items():
         members[f"columns/{name}.npy"] = array_parts(np.asarray(graph.columns[name], dtype))
     return members
@@ -194,21 +194,21 @@ class _File(io.BufferedReader):
 
 def _members(path: Path, archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     """What is in the archive by name, after making sure that the file is large enough to hold it."""
-    found: dict[str, zipfile.ZipInfo] = {}
+    members: dict[str, zipfile.ZipInfo] = {}
     if len(archive.infolist()) > MOST_MEMBERS:
         raise FileFormatError(f"it has {len(archive.infolist())} members, expected at most {MOST_MEMBERS}")
     for info in archive.infolist():
         name = quoted(info.filename)
-        if info.filename in found:
+        if info.filename in members:
             raise FileFormatError(f"{name} is in it twice")
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise FileFormatError(f"{name} is compressed; members of an .atlas file are stored as they are")
         if not 0 <= info.header_offset <= size - info.file_size:
             raise FileFormatError(f"{name} lies outside of the file")
-        found[info.filename] = info
-    if (claimed := sum(info.file_size for info in found.values())) > size:
+        members[info.filename] = info
+    if (claimed := sum(info.file_size for info in members.values())) > size:
         raise FileFormatError(f"its members claim {claimed} bytes, but the file has {size}")
-    return found
+    return members
 
 
 def _read(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> IO[bytes]:
@@ -231,24 +231,24 @@ def _read_header(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfil
 
 def _read_column(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> Array:
     """One column; its .npy header must say what the column is and how many bytes follow, no more and no less."""
-    place = f"columns/{name}.npy"
+    member_name = f"columns/{name}.npy"
     dtype = np.dtype(COLUMNS[name][0]).newbyteorder("<")
-    with _read(archive, members, place) as member:
+    with _read(archive, members, member_name) as member:
         start = member.read(10)
         text = member.read(int.from_bytes(start[8:10], "little"))
-        found = _NPY_HEADER.fullmatch(text)
-        if start[:8] != b"\x93NUMPY\x01\x00" or not found or found[1] != dtype.str.encode():
-            raise FileFormatError(f"{place}: not an .npy file of version 1.0 with flat {dtype.str}")
-        rest = members[place].file_size - len(start) - len(text)
-        if int(found[2]) * dtype.itemsize != rest:
-            raise FileFormatError(f"{place}: claims {int(found[2])} numbers, but {rest} bytes follow")
-        column = np.empty(int(found[2]), dtype)
+        header = _NPY_HEADER.fullmatch(text)
+        if start[:8] != b"\x93NUMPY\x01\x00" or not header or header[1] != dtype.str.encode():
+            raise FileFormatError(f"{member_name}: not an .npy file of version 1.0 with flat {dtype.str}")
+        rest = members[member_name].file_size - len(start) - len(text)
+        if int(header[2]) * dtype.itemsize != rest:
+            raise FileFormatError(f"{member_name}: claims {int(header[2])} numbers, but {rest} bytes follow")
+        column = np.empty(int(header[2]), dtype)
         filled, room = 0, column.view(np.uint8)
         while part := member.read(_PART):  # to the end: zipfile then checks the sum
             room[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
             filled += len(part)
     if filled != rest:
-        raise FileFormatError(f"{place}: cut off after {filled} of {rest} bytes")
+        raise FileFormatError(f"{member_name}: cut off after {filled} of {rest} bytes")
     return column.astype(COLUMNS[name][0], copy=False)
 
 

@@ -106,7 +106,7 @@ def _nodes(graph: Graph, work: Counts | None, order_as_data: bool) -> Iterator[b
 
 
 def _microseconds(time_ns: int | None) -> int:
-    """Rounded; what took less than half of one still took one, for 0 says that a time is not known."""
+    """Rounded, but at least 1: in the format 0 means that the time is not known."""
     return 0 if time_ns is None else max(1, round(time_ns / 1000))
 
 
@@ -127,21 +127,21 @@ def _dependencies(graph: Graph) -> tuple[dict[int, set[int]], dict[int, set[int]
 
 
 def _kind(node: GraphNode) -> tuple[int, dict[str, Any]]:
-    """The type of the node and, of a communication, what it says of itself."""
+    """The NodeType and, for a communication, its attributes."""
     if node.operation_type is not OperationType.COMMUNICATION:
         return COMP, {}
     name = profiler_name(node.operation).rpartition("::")[2].lstrip("_").replace("_", "")
-    said = node.attributes
-    group = said.get("group") or {}
-    facts: dict[str, Any] = {"comm_size": said.get("bytes"), "pg_name": group.get("name")}
+    attributes = node.attributes
+    group = attributes.get("group") or {}
+    facts: dict[str, Any] = {"comm_size": attributes.get("bytes"), "pg_name": group.get("name")}
     if name.startswith("send"):
-        return SEND, facts | {"comm_dst": _Short.of(said.get("peer"))}
+        return SEND, facts | {"comm_dst": _Short.of(attributes.get("peer"))}
     if name.startswith("recv"):
-        return RECEIVE, facts | {"comm_src": _Short.of(said.get("peer"))}
+        return RECEIVE, facts | {"comm_src": _Short.of(attributes.get("peer"))}
     kind = next((number for start, number in _COLLECTIVES.items() if name.startswith(start)), None)
     if kind is None:  # waiting for a collective, or one that Chakra has no word for
         return COMP, facts
-    return COLLECTIVE, {"comm_type": kind, **facts, "root": said.get("root")}
+    return COLLECTIVE, {"comm_type": kind, **facts, "root": attributes.get("root")}
 
 
 def _tensors(values: Iterable[Any]) -> bytes:
@@ -152,7 +152,7 @@ def _tensors(values: Iterable[Any]) -> bytes:
     return _text(1, str(ids)) + _text(2, str(shapes)) + _text(3, str(types))
 
 
-# -- Protocol Buffers: what of the encoding the messages need ----------------------------------------------------------
+# -- Protocol Buffers: the part of the encoding that these messages need -----------------------------------------------
 
 
 class _Unsigned(int):
@@ -191,12 +191,12 @@ def _varint(number: int) -> bytes:
     if 0 <= number < 0x80:
         return _SMALL[number]
     number &= 2**64 - 1  # negative ones as their two's complement
-    found = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _number(field: int, number: int) -> bytes:

@@ -180,21 +180,21 @@ class _Arguments:
         if span.kind != "op":
             return {"class": encodable(self.modules[span.module].type)} if span.module >= 0 else {}
         node = span.node
-        found: Event = {"External id": node, "node": encodable(self.names[node]), "phase": self.phases[node]}
+        arguments: Event = {"External id": node, "node": encodable(self.names[node]), "phase": self.phases[node]}
         if self.sequence[node] >= 0:
-            found["Sequence number"] = self.sequence[node]
+            arguments["Sequence number"] = self.sequence[node]
         if self.details:
-            self._add_details(found, node)
-        return found
+            self._add_details(arguments, node)
+        return arguments
 
-    def _add_details(self, found: Event, node: int) -> None:
+    def _add_details(self, arguments: Event, node: int) -> None:
         for side, title in (("input", "Input"), ("output", "Output")):
             low, high = self.bounds[side][node]
             layouts = [layout for layout in self.layouts[side][low:high] if layout >= 0]
-            found[f"{title} Dims"] = [self.shapes[layout] for layout in layouts]
-            found[f"{title} type"] = [self.dtypes[layout] for layout in layouts]
+            arguments[f"{title} Dims"] = [self.shapes[layout] for layout in layouts]
+            arguments[f"{title} type"] = [self.dtypes[layout] for layout in layouts]
         if self.source[node] >= 0:
-            found["source"] = self.sources[self.source[node]]
+            arguments["source"] = self.sources[self.source[node]]
         if self.flops[node] >= 0:
-            found["FLOPs"] = self.flops[node]
-            found["elementwise FLOPs"] = self.other[node]
+            arguments["FLOPs"] = self.flops[node]
+            arguments["elementwise FLOPs"] = self.other[node]

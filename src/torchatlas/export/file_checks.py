@@ -71,8 +71,8 @@ def in_words(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"text that is not UTF-8: {error}."
     text = str(error)
-    if found := re.fullmatch(r"(.*) - at `(?:key in )?\$\.?(.*)`", text, re.DOTALL):
-        what, where = found.groups()
+    if match := re.fullmatch(r"(.*) - at `(?:key in )?\$\.?(.*)`", text, re.DOTALL):
+        what, where = match.groups()
         return f"{where}: {what[:1].lower()}{what[1:]}."
     if isinstance(error, msgspec.ValidationError):
         return f"not a graph of torchatlas: {text[:1].lower()}{text[1:]}."

@@ -34,8 +34,8 @@ def save_gexf(graph: Graph, path: Path) -> None:
 def gexf_pieces(graph: Graph) -> Iterator[str]:
     """The text of the file, piece by piece."""
     text, (nodes, missing), edges = remembering(), node_fields(graph), edge_fields(graph)
-    said = " ".join([*graph.notes, missing]).strip()
-    about = xml_text(encodable(f"Graph of {origin(graph.source)}. {said}".strip()))
+    notes = " ".join([*graph.notes, missing]).strip()
+    about = xml_text(encodable(f"Graph of {origin(graph.source)}. {notes}".strip()))
     yield f"{_HEAD}<meta><creator>torchatlas</creator><description>{about}</description></meta>\n"
     yield '<graph defaultedgetype="directed" mode="static">\n'
     for what, fields in (("node", nodes), ("edge", edges)):

@@ -1,7 +1,7 @@
 """A page of the viewer (`.html`) -> the graphs in it. The page is searched as text: nothing in it runs.
 
-A page holds each graph as the bytes of an `.atlas` file, gzipped, in base64, in an element of its own. An element says
-how many bytes come out, and no more are unpacked.
+A page holds each graph as the bytes of an `.atlas` file, gzipped, in base64, in an element of its own. The element says
+how many bytes it unpacks to, and no more are unpacked.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def load_pages(path: Path) -> list[tuple[str, Graph]]:
     """Every graph of a page, with its name."""
     with open_to_read(path) as file:
         data = file.read()
-    found = list(_DOCUMENT.finditer(data))
+    elements = list(_DOCUMENT.finditer(data))
     if (
-        len(found) < max(data.count(_OPENING), 1)
+        len(elements) < max(data.count(_OPENING), 1)
         and _GENERATOR in data[:_HEAD_BYTES]
         and _END not in data[-_TAIL_BYTES:]
     ):
@@ -61,13 +61,13 @@ def load_pages(path: Path) -> list[tuple[str, Graph]]:
             f"{path}: cut off after {len(data):,} bytes: it begins as a page of torchatlas, and its end is missing. "
             "Copy it again, or save it again."
         )
-    if not found:
+    if not elements:
         raise FileFormatError(f"{path}: not a page that torchatlas wrote, or an empty viewer: it holds no graph.")
-    if len(found) > MOST_DOCUMENTS:
-        raise FileFormatError(f"{path}: it holds {len(found)} graphs, expected at most {MOST_DOCUMENTS}.")
+    if len(elements) > MOST_DOCUMENTS:
+        raise FileFormatError(f"{path}: it holds {len(elements)} graphs, expected at most {MOST_DOCUMENTS}.")
     return [
         (html.unescape(one[1].decode("utf-8", "replace")), graph_of_bytes(_unpacked(path, int(one[2]), one[3]), path))
-        for one in found
+        for one in elements
     ]
 
 

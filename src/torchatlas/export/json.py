@@ -109,7 +109,7 @@ def _sections(graph: Graph) -> Iterator[tuple[str, Iterator[list[Any]]]]:
 
 
 def _references(texts: list[str]) -> list[Any]:
-    """What stands for each row of a table, then for none: its text, or its number if an earlier row has that text."""
+    """How rows of a table are referred to: by text, or by number if an earlier row has that text; the last is none."""
     first = _rows_by_text(texts)
     return [*(text if first[text] == row else row for row, text in enumerate(texts)), None]
 
@@ -164,12 +164,12 @@ def _lists(ptr: Array, items: Array, start: int, stop: int) -> list[list[int | N
 def _writes(columns: dict[str, Array], start: int, stop: int) -> list[list[int]]:
     """Per node the positions of the inputs it writes to."""
     ptr = columns["input_ptr"]
-    found: list[list[int]] = [[] for _ in range(start, stop)]
+    writes: list[list[int]] = [[] for _ in range(start, stop)]
     written = np.flatnonzero(columns["input_written"][ptr[start] : ptr[stop]]) + ptr[start]
     nodes = np.searchsorted(ptr, written, side="right") - 1
     for node, position in zip((nodes - start).tolist(), (written - ptr[nodes]).tolist(), strict=True):
-        found[node].append(position)
-    return found
+        writes[node].append(position)
+    return writes
 
 
 def _tables(tables: Tables) -> dict[str, list[Any]]:
@@ -273,8 +273,8 @@ def _read_columns(document: Document, tables: Tables, text: Callable[[Raw], str]
             columns[column] = _number_column(list(map(attrgetter(name), rows)), COLUMNS[column][0])
         for name, (column, words) in section.words.items():
             position = {word: number for number, word in enumerate(words)}
-            found = map(position.__getitem__, map(attrgetter(name), rows))
-            columns[column] = np.fromiter(found, COLUMNS[column][0], len(rows))
+            numbers = map(position.__getitem__, map(attrgetter(name), rows))
+            columns[column] = np.fromiter(numbers, COLUMNS[column][0], len(rows))
         for name, (column, table) in section.references.items():
             columns[column] = _reference_column(section, name, rows, column, _known(tables, table))
     columns["node_arguments"] = _arguments_column(document.nodes, tables.arguments, text)
@@ -318,21 +318,21 @@ def _arguments_column(rows: list[Any], texts: list[str], text: Callable[[Raw], s
     """Calls by their text; `seen` spares reading the same bytes again, however they are laid out."""
     known = _rows_by_text(texts)
     seen = {item.encode(): row for item, row in known.items()} | {b"null": -1}
-    found: list[int] = []
+    table_rows: list[int] = []
     for number, row in enumerate(rows):
         raw = row.arguments
         data = b"null" if raw is UNSET else bytes(raw)
-        place = seen.get(data)
-        if place is None:
-            place = seen[data] = known.get(text(raw), -2)
-        if place == -2:
+        table_row = seen.get(data)
+        if table_row is None:
+            table_row = seen[data] = known.get(text(raw), -2)
+        if table_row == -2:
             raise FileFormatError(f"nodes[{number}].arguments: this call is not among the arguments")
         if row.arguments_row not in (-1, None):
-            if texts[row.arguments_row : row.arguments_row + 1] != texts[place : place + 1]:
+            if texts[row.arguments_row : row.arguments_row + 1] != texts[table_row : table_row + 1]:
                 raise FileFormatError(f"nodes[{number}].arguments_row: row {row.arguments_row} holds another call")
-            place = row.arguments_row
-        found.append(place)
-    return np.array(found, COLUMNS["node_arguments"][0])
+            table_row = row.arguments_row
+        table_rows.append(table_row)
+    return np.array(table_rows, COLUMNS["node_arguments"][0])
 
 
 def _lists_columns(rows: list[Any]) -> dict[str, Array]:

@@ -25,7 +25,7 @@ _MOST_US = 2.0**53  # microseconds; a larger one is no time
 
 
 class _Arguments(Struct):
-    """Of the arguments of an event those that say what belongs together. Older traces write numbers as text."""
+    """The arguments of an event that link it to others. Older traces write numbers as text."""
 
     external_id: int | str | None = msgspec.field(name="External id", default=None)
     sequence: int | str | None = msgspec.field(name="Sequence number", default=None)
@@ -80,10 +80,10 @@ class Kernel:
 
 @dataclass(slots=True)
 class ProfilerTrace:
-    """What of a trace can be joined to a graph."""
+    """The parts of a trace that can be joined to a graph."""
 
     path: Path
-    ops: list[TraceOp] = field(default_factory=list)  # as they began; outer ones before what is in them
+    ops: list[TraceOp] = field(default_factory=list)  # by start; outer ones before what is in them
     kernels: list[Kernel] = field(default_factory=list)
     launches: dict[int, TraceOp] = field(default_factory=dict)  # by correlation: the op that launched it
     steps: list[tuple[int, int, int]] = field(default_factory=list)  # number, start, end
@@ -136,15 +136,15 @@ def read_profiler_trace(path: Path) -> ProfilerTrace:
 
 def _merge_steps(trace: ProfilerTrace) -> None:
     """One row per step, in order: several threads may have marked it."""
-    found: dict[int, tuple[int, int]] = {}
+    bounds: dict[int, tuple[int, int]] = {}
     for number, begin, end in trace.steps:
-        low, high = found.get(number, (begin, end))
-        found[number] = min(low, begin), max(high, end)
-    trace.steps = [(number, *found[number]) for number in sorted(found)]
+        low, high = bounds.get(number, (begin, end))
+        bounds[number] = min(low, begin), max(high, end)
+    trace.steps = [(number, *bounds[number]) for number in sorted(bounds)]
 
 
 def _text(path: Path) -> bytes:
-    """The text of the trace, unpacked. No more is read than is allowed."""
+    """The text of the trace, unpacked; never more than MOST_TRACE_BYTES."""
     try:
         with open_to_read(path) as file:
             data = file.read(MOST_TRACE_BYTES + 1)
@@ -199,7 +199,7 @@ def _whole(number: int | str | None) -> int | None:
 
 
 def _nest(trace: ProfilerTrace) -> None:
-    """Sort the ops, and find what each ran in: on one thread ops lie in each other or apart."""
+    """Sort the ops and set the parent of each: on one thread, ops are nested or disjoint."""
     trace.ops.sort(key=lambda op: (op.start_ns, -op.end_ns))
     stacks: dict[tuple[Any, Any], list[TraceOp]] = {}
     for op in trace.ops:
@@ -215,12 +215,12 @@ def _nest(trace: ProfilerTrace) -> None:
 
 
 def ops_by_id(trace: ProfilerTrace) -> dict[int | None, TraceOp]:
-    """The ops that have an external id, by it."""
+    """External id -> the op that has it."""
     return {op.external_id: op for op in trace.ops if op.external_id is not None}
 
 
 def _attribute_launches(trace: ProfilerTrace, launches: list[tuple[int, _Event]]) -> None:
-    """By correlation the op that launched something: the one its external id names, else the one around it."""
+    """Set `trace.launches`: per launch the op of its external id, else the innermost op that was running then."""
     by_id = ops_by_id(trace)
     on_thread: dict[tuple[Any, Any], list[TraceOp]] = {}
     for op in trace.ops:

@@ -1,7 +1,7 @@
 """Graph -> the JSON of Model Explorer (pip install ai-edge-model-explorer): modules as layers, ops as nodes.
 
-Tensors are edges. Which op must wait for which without taking its tensors, and which op of forward an op of backward
-belongs to, are overlays that its panel "Edge overlays" shows.
+Tensors are edges. Edges of order, and links from an op of forward to its ops of backward, are overlays that the panel
+"Edge overlays" shows.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _label(path: Path) -> str:
 
 
 def graph_facts(graph: Graph) -> dict[str, Any]:
-    """All of a graph of Model Explorer but its nodes: attributes of its groups, and edges to lay over it."""
-    found: dict[str, Any] = {"groupNodeAttributes": _groups(graph)}
+    """The members of a Model Explorer graph other than its nodes: attributes of groups, and edge overlays."""
+    facts: dict[str, Any] = {"groupNodeAttributes": _groups(graph)}
     columns, names = graph.columns, [encodable(name) for name in graph.index.names()]
     order = columns["edge_kind"] != _DATA
     linked = np.flatnonzero(columns["node_forward"] >= 0)
@@ -83,16 +83,16 @@ def graph_facts(graph: Graph) -> dict[str, Any]:
     ]
     if shown:
         overlay = {"name": "torchatlas", "type": "edge_overlays", "overlays": shown}
-        found["tasksData"] = {"edgeOverlaysDataListLeftPane": [overlay]}
-    return found
+        facts["tasksData"] = {"edgeOverlaysDataListLeftPane": [overlay]}
+    return facts
 
 
 def graph_nodes(graph: Graph) -> Iterator[dict[str, Any]]:
     """The nodes, each with its edges in, its attributes and the tensors it makes."""
     columns, tables = graph.columns, graph.tables
     names = [encodable(name) for name in graph.index.names()]
-    found, place = places(graph)
-    spaces = [namespace(one) for one in found]
+    distinct, place = places(graph)
+    spaces = [namespace(one) for one in distinct]
     tensors, described = [_tensor(layout) for layout in tables.layouts], _Described(graph)
     edges, ends = _data_edges(graph)
     made, layout = columns["output_value"], np.append(columns["value_layout"], -1)
@@ -149,7 +149,7 @@ def _data_edges(graph: Graph) -> tuple[Array, Array]:
 
 
 class _Described:
-    """The attributes of a node as text. Equal calls share theirs."""
+    """The attributes of a node as text; those of equal calls are made once."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -181,34 +181,34 @@ class _Described:
     def __call__(self, node: int, names: list[str]) -> dict[str, Any]:
         time, spread, memory, iteration, forward, phase, operation, source, kind = self._of_node[node]
         tables = self.graph.tables
-        found: dict[str, Any] = {"operation": tables.operations[operation].name}
+        attributes: dict[str, Any] = {"operation": tables.operations[operation].name}
         if KINDS[kind] == NodeKind.OP:
-            found["type"] = str(tables.operations[operation].type)
-        found["phase"] = str(PHASES[phase])
+            attributes["type"] = str(tables.operations[operation].type)
+        attributes["phase"] = str(PHASES[phase])
         if path := self._paths[node]:  # it folds a layer of one op into that op, without a word
-            found["module"] = path
+            attributes["module"] = path
         if self._work is not None and KINDS[kind] == NodeKind.OP:
             texts = zip(("FLOPs", "elementwise FLOPs", "bytes moved"), self._work[node], strict=True)
-            found |= {name: format_bytes(n) if "b" in name else format_flops(n) for name, n in texts if n >= 0}
+            attributes |= {name: format_bytes(n) if "b" in name else format_flops(n) for name, n in texts if n >= 0}
         if time >= 0:
-            found["time"] = str(Measured(time, self._runs, spread if spread >= 0 else None))
+            attributes["time"] = str(Measured(time, self._runs, spread if spread >= 0 else None))
         if memory >= 0:
-            found["memory after it"] = format_bytes(memory)
+            attributes["memory after it"] = format_bytes(memory)
         if source >= 0:
             line = tables.sources[source]
-            found["source"] = f"{line.file}:{line.line} in {line.function}"
+            attributes["source"] = f"{line.file}:{line.line} in {line.function}"
         if iteration > 0:
-            found["iteration"] = str(iteration)
-        found = {encodable(key): encodable(text) for key, text in (found | self._call(node)).items()}
+            attributes["iteration"] = str(iteration)
+        attributes = {encodable(key): encodable(text) for key, text in (attributes | self._call(node)).items()}
         if forward >= 0:
-            found["forward node"] = {"type": "node_ids", "nodeIds": [names[forward]]}
+            attributes["forward node"] = {"type": "node_ids", "nodeIds": [names[forward]]}
         backward = self.graph.index.backward_of(node).tolist()
         if backward:
-            found["backward nodes"] = {"type": "node_ids", "nodeIds": [names[one] for one in backward]}
-        return found
+            attributes["backward nodes"] = {"type": "node_ids", "nodeIds": [names[one] for one in backward]}
+        return attributes
 
     def _call(self, node: int) -> dict[str, str]:
-        """Its arguments, and the tensors it takes that no node made: parameters, buffers, states."""
+        """The arguments of a node, and the tensors it reads that no node made: parameters, buffers, states."""
         columns, index = self.graph.columns, self.graph.index
         taken, made = index.inputs(node), index.outputs(node)
         key = (
@@ -224,25 +224,25 @@ class _Described:
             known = self._calls[key] = {
                 name: str(value) for name, value in item.attributes.items() if value is not None
             }
-        found = dict(known)
+        texts = dict(known)
         for value in taken[columns["value_producer"][taken] < 0].tolist():
             name = int(columns["value_parameter"][value])
             if name >= 0:
                 layout = self.graph.tables.layouts[int(columns["value_layout"][value])]
                 role = str(ROLES[int(columns["value_role"][value])])
                 text = f"{self.graph.tables.names[name]} {layout.dtype}{list(layout.shape)}"
-                found[role] = f"{found[role]}, {text}" if role in found else text
-        return found
+                texts[role] = f"{texts[role]}, {text}" if role in texts else text
+        return texts
 
 
 def _groups(graph: Graph) -> dict[str, dict[str, str]]:
-    """What is shown of a group, and under "" of the whole graph."""
+    """The attributes of each group by namespace; those of the whole graph under ""."""
     _, missing = work_of(graph)
     whole = graph.scopes[""]
     about = {"made of": origin(graph.source), "nodes": f"{len(graph):,}", "edges": f"{len(graph.edges):,}"}
     about |= {"parameters": format_count(whole.parameters)} if whole.parameters else {}
     about |= {f"note {at + 1}": note for at, note in enumerate([*graph.notes, missing]) if note}
-    found = {"": {key: encodable(text) for key, text in about.items()}}
+    groups = {"": {key: encodable(text) for key, text in about.items()}}
     columns = graph.columns
     distinct, place = places(graph)
     calls = np.full(len(distinct), -1, np.int64)
@@ -255,5 +255,5 @@ def _groups(graph: Graph) -> dict[str, dict[str, str]]:
             scope = graph.scopes[module.path]
             facts = {"module": module.path, "class": module.type, "parameters": format_count(scope.parameters)}
             facts |= {"time, all calls and phases": str(scope.measured)} if scope.measured is not None else {}
-            found[namespace(one)] = {key: encodable(text) for key, text in facts.items() if text}
-    return found
+            groups[namespace(one)] = {key: encodable(text) for key, text in facts.items() if text}
+    return groups

@@ -18,15 +18,15 @@ def to_networkx(graph: Graph) -> Any:
     so that networkx can write the result to any of its file formats.
     """
     networkx = imported("networkx", "to_networkx needs")
-    found = networkx.MultiDiGraph(source=graph.source)
+    multigraph = networkx.MultiDiGraph(source=graph.source)
     table = {name: column.tolist() for name, column in node_columns(graph).items()}
     for row in zip(*table.values(), strict=True):
         attributes = {name: item for name, item in zip(table, row, strict=True) if item is not None}
-        found.add_node(attributes.pop("id"), **attributes)
+        multigraph.add_node(attributes.pop("id"), **attributes)
     names = ("source", "target", "value", "output_index", "input_index")
     ends = [graph.columns[f"edge_{name}"].tolist() for name in names]
     kinds = [str(EDGE_KINDS[kind]) for kind in graph.columns["edge_kind"].tolist()]
     for source, target, *numbers, kind in zip(*ends, kinds, strict=True):
         known = {name: number for name, number in zip(names[2:], numbers, strict=True) if number >= 0}
-        found.add_edge(source, target, kind=kind, **known)
-    return found
+        multigraph.add_edge(source, target, kind=kind, **known)
+    return multigraph

@@ -41,38 +41,38 @@ def work_of(graph: Graph) -> tuple[Counts | None, str]:
 
 
 def node_fields(graph: Graph) -> tuple[list[Field], str]:
-    """What there is to know of each node, as `graph.to_pandas()` names it, with its work and the modules around it.
+    """The columns of `graph.to_pandas()`, with the work of each node and the modules around it.
 
     The text says what had to be left out.
     """
     table, columns = node_columns(graph), graph.columns
     paths = [encodable(path).split(".") if path else [] for path in graph.index.paths]
     of_node = graph.index.path_of_call[columns["node_call"]].tolist()
-    found = []
+    fields = []
     for name, items in table.items():
         if name == "scope":
-            found.append(Field("module", False, items.tolist()))
+            fields.append(Field("module", False, items.tolist()))
             for depth in range(1, _LEVELS + 1):
                 level = [".".join(path[:depth]) if len(path) >= depth else None for path in paths]
-                found.append(Field(f"module_{depth}", False, [level[path] for path in of_node]))
+                fields.append(Field(f"module_{depth}", False, [level[path] for path in of_node]))
         elif name == "forward_node":
             names = [*table["name"].tolist(), None]
-            found.append(Field(name, False, [names[node] for node in columns["node_forward"].tolist()]))
+            fields.append(Field(name, False, [names[node] for node in columns["node_forward"].tolist()]))
         elif name != "id":
-            found.append(Field(name, name in _NUMBERS, items.tolist()))
+            fields.append(Field(name, name in _NUMBERS, items.tolist()))
     first = _first_outputs(graph)
     layouts = graph.tables.layouts
     for name, texts in {"shape": list(map(_shape, layouts)), "dtype": [layout.dtype for layout in layouts]}.items():
-        found.append(Field(name, False, [None if row < 0 else texts[row] for row in first]))
+        fields.append(Field(name, False, [None if row < 0 else texts[row] for row in first]))
     work, missing = work_of(graph)
     if work is not None:
         for name in ("flops", "elementwise_flops", "bytes_read", "bytes_written"):
-            found.append(Field(name, True, _known(np.where(work.is_op, getattr(work, name), -1))))
-    return found, missing
+            fields.append(Field(name, True, _known(np.where(work.is_op, getattr(work, name), -1))))
+    return fields, missing
 
 
 def edge_fields(graph: Graph) -> list[Field]:
-    """What there is to know of each edge: its kind, its slots, and the tensor that it hands on."""
+    """The fields of each edge: its kind, its slots, and the tensor that flows along it."""
     columns, layouts = graph.columns, graph.tables.layouts
     kinds = [str(kind) for kind in EDGE_KINDS]
     row = np.append(columns["value_layout"], -1)[columns["edge_value"]].tolist()

@@ -20,13 +20,13 @@ _WHOLE = {"id", "call_index", "line", "forward_node", *_NUMBERS}
 
 
 def node_columns(graph: Graph) -> dict[str, Array]:
-    """What a reader wants to know of each node, as arrays of text and numbers; None where unknown."""
+    """The columns of the table by name, as arrays of text and numbers; None where unknown."""
     columns, tables, index = graph.columns, graph.tables, graph.index
     operation, call = columns["node_operation"], columns["node_call"]
     sources = columns["node_source"]
     inputs, outputs = (_values_text(graph, side) for side in ("input", "output"))
     call_index = np.append(columns["call_index"], -1)[call]
-    found = {
+    table = {
         "id": np.arange(len(graph)),
         "name": _objects(index.names()),
         "kind": _objects(KINDS)[columns["node_kind"]],
@@ -42,24 +42,24 @@ def node_columns(graph: Graph) -> dict[str, Array]:
         "function": _objects([row.function for row in tables.sources], absent=True)[sources],
         "thread": _objects(tables.threads, absent=True)[columns["node_thread"]],
     }
-    found |= {name: _optional(columns[f"node_{name}"]) for name in _NUMBERS}
-    found["forward_node"] = found.pop("forward")
-    return found
+    table |= {name: _optional(columns[f"node_{name}"]) for name in _NUMBERS}
+    table["forward_node"] = table.pop("forward")
+    return table
 
 
 def _objects(items: Any, absent: bool = False) -> Array:
     """Text as plain str (not enum members), numbers as they are; with `absent`, position -1 is None."""
     plain = [encodable(str(item)) if isinstance(item, str) else item for item in items]
-    found = np.empty(len(plain) + absent, object)
-    found[: len(plain)] = plain
-    return found
+    objects = np.empty(len(plain) + absent, object)
+    objects[: len(plain)] = plain
+    return objects
 
 
 def _optional(column: Array) -> Array:
     """Numbers as objects, None for -1."""
-    found = column.astype(object)
-    found[column < 0] = None
-    return found
+    objects = column.astype(object)
+    objects[column < 0] = None
+    return objects
 
 
 def _values_text(graph: Graph, side: str) -> Array:
@@ -69,9 +69,9 @@ def _values_text(graph: Graph, side: str) -> Array:
     values = columns[f"{side}_value"]
     layouts = np.append(columns["value_layout"], -1)[values].tolist()  # value -1, a missing output: the last, "None"
     shown = [texts[layout] for layout in layouts]
-    found = np.empty(len(graph), object)
-    found[:] = [", ".join(shown[low:high]) for low, high in pairwise(columns[f"{side}_ptr"].tolist())]
-    return found
+    texts_of_nodes = np.empty(len(graph), object)
+    texts_of_nodes[:] = [", ".join(shown[low:high]) for low, high in pairwise(columns[f"{side}_ptr"].tolist())]
+    return texts_of_nodes
 
 
 def _layout_text(layout: Layout) -> str:

@@ -55,7 +55,7 @@ def save_onnx(graph: Graph, path: Path) -> None:
 
 
 def onnx_model(graph: Graph) -> Any:
-    """An onnx.ModelProto: nodes with our names, tensors by who made them, attributes, and what is known as metadata.
+    """An onnx.ModelProto: nodes with our names, tensors named after their makers, attributes, and figures as metadata.
 
     What no node made (parameters, buffers, states) is an initializer without data. ONNX has one tensor per input of a
     node: further ones that reach it, by writes to parts of a tensor, are inputs at the end. Nodes that must only wait
@@ -121,7 +121,7 @@ class _Model:
         return self.model
 
     def _inputs(self, node: int, edges: Array) -> list[str]:
-        """The tensors that a node takes: by slot, then those that share a slot with another."""
+        """The names of the tensors that a node reads: one per slot, then further ones that reach a taken slot."""
         values = self.graph.index.inputs(node).tolist()
         slots: list[str | None] = [None] * max([len(values), *(edges[:, 2] + 1).tolist()])
         more: list[str] = []
@@ -166,13 +166,13 @@ class _Model:
         code = _DTYPES.get(layout.dtype)
         if code is None:
             return None
-        found = self.onnx.TypeProto()
-        found.tensor_type.elem_type = code
-        shape = found.tensor_type.shape
+        tensor_type = self.onnx.TypeProto()
+        tensor_type.tensor_type.elem_type = code
+        shape = tensor_type.tensor_type.shape
         shape.SetInParent()  # a scalar has a shape of no dimensions, which is not the same as none
         for size in layout.shape:
             shape.dim.add(**({"dim_value": size} if isinstance(size, int) else {"dim_param": encodable(size)}))
-        return found
+        return tensor_type
 
     def _attributes_of(self, node: int) -> list[Any]:
         columns, index = self.graph.columns, self.graph.index
@@ -183,7 +183,7 @@ class _Model:
         return self._attributes[key]
 
     def _made_attributes(self, attributes: Mapping[str, Any]) -> list[Any]:
-        make, found = self.onnx.helper.make_attribute, []
+        make, protos = self.onnx.helper.make_attribute, []
         for name, item in attributes.items():
             if item is None:
                 continue
@@ -195,12 +195,12 @@ class _Model:
             )
             if isinstance(plain, int) and not -(2**63) <= plain < 2**63:
                 fits = False
-            found.append(make(encodable(name), plain if fits else encodable(str(item))))
-        return found
+            protos.append(make(encodable(name), plain if fits else encodable(str(item))))
+        return protos
 
 
 def _tensor_names(graph: Graph, names: list[str]) -> list[list[str]]:
-    """Per node the names of what it makes, also of what only an edge tells of."""
+    """Per node the names of its outputs, also of those that only an edge mentions."""
     columns = graph.columns
     count = np.diff(columns["output_ptr"])
     data = columns["edge_kind"] == _DATA

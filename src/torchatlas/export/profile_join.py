@@ -1,7 +1,7 @@
 """Graph and a trace of torch.profiler of the same program -> the time of each op on the host and on the device.
 
-Ops are found by autograd's sequence numbers, and between those by name and order. A kernel belongs to the op that
-launched it, which the trace says by `External id` or `correlation`. What finds no partner is listed.
+Ops are paired by autograd's sequence numbers, and between those by name and order. A kernel belongs to the op that
+launched it, which the trace says by `External id` or `correlation`. What has no partner is listed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ProfiledNode(Report):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProfileJoin(Report):
-    """What of a profiler's trace belongs to what of a graph. All its times are of one run, that of the trace."""
+    """Which ops and kernels of a profiler's trace belong to which ops of a graph. Times are of one run, the trace's."""
 
     trace: str  # the file of the profiler
     step: int | None  # the ProfilerStep that was taken, the first of several; None if the trace has none
@@ -146,8 +146,8 @@ def join_profile(graph: Graph, trace: str | os.PathLike[str], *, step: int | Non
         ...     with profile(activities=[ProfilerActivity.CPU]) as prof:
         ...         _ = model(x)
         ...     prof.export_chrome_trace(f"{folder}/trace.json")
-        ...     found = atlas.join_profile(graph, f"{folder}/trace.json")
-        >>> [(one.node.name, one.by) for one in found.nodes], found.device_ns is None
+        ...     join = atlas.join_profile(graph, f"{folder}/trace.json")
+        >>> [(one.node.name, one.by) for one in join.nodes], join.device_ns is None
         ([('t', 'sequence number'), ('addmm', 'sequence number')], True)
     """
     if not isinstance(graph, Graph):
@@ -223,7 +223,7 @@ class _Join:
         return ((position[node], (node, event)) for node, event in self.event_of.items())
 
     def _kernels(self) -> tuple[dict[int, int], dict[int, list[str]], Counter[str], int]:
-        """By node the time and the names of its kernels; by name the time of those without an op; their number."""
+        """Time of kernels by node, their names by node, time of kernels without an op by name, number of kernels."""
         by_id = ops_by_id(self.trace)
         here = {id(op) for op in self.inside}
         time: dict[int, int] = {}
@@ -255,7 +255,7 @@ class _Join:
         return {path: ns for path, ns in self.graph.scopes.totals(own, 0).items() if ns}
 
     def _other_shapes(self) -> Iterator[str]:
-        """Names of nodes whose tensors have other sizes than in the trace, where it tells them."""
+        """Names of nodes whose inputs have other shapes than in the trace, if the trace has shapes."""
         for node, event in self.event_of.items():
             if isinstance(event.dims, list):
                 item = self.graph.nodes[node]
@@ -264,7 +264,7 @@ class _Join:
                     yield item.name
 
     def _keep(self, report: ProfileJoin, device: dict[int, int]) -> None:
-        """Put what is known of the device into the graph; the times of an earlier trace go."""
+        """Put the device times into the graph, in place of those of an earlier trace."""
         self.graph.metadata.pop("device_times", None)
         self.graph.notes[:] = [note for note in self.graph.notes if not note.startswith(_NOTE)]
         if device:
@@ -276,7 +276,7 @@ class _Join:
 
 
 def _window(graph: Graph, trace: ProfilerTrace, step: int | None) -> tuple[int | None, tuple[int, int]]:
-    """The step to begin with, and from when to when: as many steps as the graph has, the last ones if none is named."""
+    """The first step and the time span to join: as many steps as the graph has, the last ones if none is named."""
     if not trace.steps:
         if step is not None:
             raise InvalidInputError(
@@ -298,12 +298,12 @@ def _our_ops(graph: Graph, ids: list[int]) -> list[Op]:
     names = [profiler_name(one.name) for one in graph.tables.operations]
     sequence, forward = columns["node_sequence_nr"].tolist(), columns["node_forward"].tolist()
     operation, phase = columns["node_operation"].tolist(), columns["node_phase"].tolist()
-    found = []
+    ops = []
     for node in ids:
         in_backward = phase[node] == backward and forward[node] >= 0
         number = sequence[forward[node]] if in_backward else -1 if phase[node] == backward else sequence[node]
-        found.append(Op(names[operation[node]], number if number >= 0 else None, in_backward))
-    return found
+        ops.append(Op(names[operation[node]], number if number >= 0 else None, in_backward))
+    return ops
 
 
 def _as_op(event: TraceOp) -> Op:
@@ -312,16 +312,16 @@ def _as_op(event: TraceOp) -> Op:
 
 
 def _outermost(ops: list[TraceOp], names: set[str]) -> list[TraceOp]:
-    """The ops of these names that lie in no other of them: what an op of ours calls is no op of ours."""
+    """The ops of these names that are not nested in another such op: what an op calls inside is no op of the graph."""
     inner: set[int] = set()
-    found = []
+    outermost = []
     for op in ops:  # outer ones come first
         if op.parent is not None and id(op.parent) in inner:
             inner.add(id(op))
         elif op.name in names:
             inner.add(id(op))
-            found.append(op)
-    return found
+            outermost.append(op)
+    return outermost
 
 
 def _known(shape: tuple[Any, ...]) -> bool:

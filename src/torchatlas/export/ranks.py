@@ -80,7 +80,7 @@ def ranks_of(graphs: Sequence[Graph]) -> list[int]:
 
 
 def missing_ranks(graphs: Sequence[Graph]) -> list[int]:
-    """The ranks that the program had, and that none of these graphs is of."""
+    """The ranks of the program that none of these graphs comes from."""
     world = max((int(graph.metadata.get("world_size", 0)) for graph in graphs), default=0)
     there = set(ranks_of(graphs))
     return [rank for rank in range(min(world, 1_000_000)) if rank not in there]

@@ -1,7 +1,7 @@
 """Graph -> `.speedscope.json`: a flame graph of phases, modules and ops for speedscope.
 
-Ops stand end to end, so that the total is the time of the ops and a module has the time of what is in it. With `gaps`
-they stand where they were measured: what passed between ops, the cost of recording too, is then the modules' own.
+Ops are placed end to end, so that the total is the time of the ops and a module has the time of the ops in it. With
+`gaps` they keep their measured places: the time between ops, with the cost of recording, then counts for the modules.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def save_flames(graph: Graph, path: Path, *, gaps: bool = False) -> None:
 def save_rank_flames(graphs: Sequence[Graph], path: Path, *, gaps: bool = False) -> None:
     """A profile for each thread of each rank."""
     with collection_paused():
-        found = _document(graphs, path, gaps)
+        document = _document(graphs, path, gaps)
     with replacing(path) as file:
-        file.write(msgspec.json.encode(found))
+        file.write(msgspec.json.encode(document))
 
 
 def _document(graphs: Sequence[Graph], path: Path, gaps: bool) -> dict[str, Any]:
@@ -71,8 +71,8 @@ class _Frames:
         key = (span.name, None if line is None else (line.file, line.line))
         if key not in self._number:
             self._number[key] = len(self.rows)
-            place = {} if line is None else {"file": encodable(line.file), "line": line.line}
-            self.rows.append({"name": span.name, **place})
+            source_line = {} if line is None else {"file": encodable(line.file), "line": line.line}
+            self.rows.append({"name": span.name, **source_line})
         return self._number[key]
 
 

@@ -1,7 +1,7 @@
 """Graph -> spans of a timeline: its ops, and around them the steps, phases and module calls they ran in.
 
-Of one run the ops stand where they were measured. Medians of several runs have no common clock: they are placed end to
-end, and `Timeline.placed` says so. A span of a module reaches from its first op to its last one of a stretch of ops.
+Ops of one run are placed where they were measured. Medians of several runs have no common clock: they are placed end to
+end, and `Timeline.placed` says so. A module has a span for each unbroken run of its ops, from the first to the last.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class Timeline:
     time_ns: Array
     lane: Array  # positions in `lanes`
     lanes: list[str]  # threads
-    placed: str  # where the spans stand, in words
+    placed: str  # how the spans are placed, in words
     untimed: Array  # ids of the ops that have no time, and so no span
-    inside: Array  # which ops ran inside of another op: hooks on what is saved for backward run such
+    inside: Array  # which ops ran inside another op: saved-tensor hooks run such ops
 
     @property
     def notes(self) -> list[str]:
         """What a reader must know before trusting a time."""
         measured = self.graph.measured()
         assert measured is not None
-        found = [f"time of ops: {measured}", f"each op stands {self.placed}", *self.graph.notes]
+        notes = [f"time of ops: {measured}", f"each op stands {self.placed}", *self.graph.notes]
         if self.inside.any():
-            found.append(
+            notes.append(
                 f"ops that ran inside of other ops: {int(self.inside.sum()):,}, which count in the time of both"
             )
         if len(self.untimed):
-            found.append(f"{len(self.untimed):,} ops have no time and no span: the total is at least that")
-        return [encodable(note) for note in found]
+            notes.append(f"{len(self.untimed):,} ops have no time and no span: the total is at least that")
+        return [encodable(note) for note in notes]
 
 
 @dataclass(slots=True)
@@ -113,26 +113,26 @@ def _why_untimed(graph: Graph) -> str:
 def _lanes(graph: Graph, nodes: Array) -> tuple[Array, list[str]]:
     """One lane per thread, in the order of their first op. Ops without a thread ran where the recording began."""
     thread = graph.columns["node_thread"][nodes]
-    found, first, lane = np.unique(thread, return_index=True, return_inverse=True)
+    threads, first, lane = np.unique(thread, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    names = [graph.tables.threads[one] if one >= 0 else "main thread" for one in found[order].tolist()]
+    names = [graph.tables.threads[one] if one >= 0 else "main thread" for one in threads[order].tolist()]
     return rank[lane], [encodable(name) for name in names]
 
 
 def _others_before(took: Array, lane: Array, lanes: int) -> Array:
     """Per op the time of all ops before it on other threads."""
-    found = np.zeros(len(took), np.int64)
+    time_before = np.zeros(len(took), np.int64)
     for one in range(lanes):
         mine = lane == one
-        found[mine] = (np.cumsum(np.where(mine, 0, took)))[mine]
-    return found
+        time_before[mine] = (np.cumsum(np.where(mine, 0, took)))[mine]
+    return time_before
 
 
 def _inside(start: Array, took: Array, lane: Array) -> Array | None:
     """Which ops lie inside of another one of their thread; None if some lie neither inside nor apart."""
-    found = np.zeros(len(start), bool)
+    is_inside = np.zeros(len(start), bool)
     open_ends: dict[int, list[int]] = {}
     for at, (begin, end, one) in enumerate(zip(start.tolist(), (start + took).tolist(), lane.tolist(), strict=True)):
         ends = open_ends.setdefault(one, [])
@@ -140,9 +140,9 @@ def _inside(start: Array, took: Array, lane: Array) -> Array | None:
             ends.pop()
         if ends and end > ends[-1]:
             return None
-        found[at] = bool(ends)
+        is_inside[at] = bool(ends)
         ends.append(end)
-    return found
+    return is_inside
 
 
 def spans(line: Timeline) -> list[Span]:
@@ -160,7 +160,7 @@ def spans(line: Timeline) -> list[Span]:
         *(columns[f"node_{name}"][line.nodes].tolist() for name in ("iteration", "phase", "call", "operation")),
         strict=True,
     )
-    found: list[Span] = []
+    all_spans: list[Span] = []
     stacks: list[list[tuple[Any, Span]]] = [[] for _ in line.lanes]
     ops: list[list[Span]] = [[] for _ in line.lanes]  # the last op, and those in it
     for node, lane, start, end, inside, step, phase, call, operation in rows:
@@ -170,7 +170,7 @@ def spans(line: Timeline) -> list[Span]:
             while around[-1].end_ns <= start:
                 around.pop()
             around.append(Span("op", title, lane, around[-1].depth + 1, start, end, node))
-            found.append(around[-1])
+            all_spans.append(around[-1])
             continue
         wanted = [("step", step), ("phase", step, phase), *chains[call]]
         same = 0
@@ -186,23 +186,23 @@ def spans(line: Timeline) -> list[Span]:
             else:
                 span = Span("module", titles[modules[key]], lane, len(stack), start, end, module=modules[key])
             stack.append((key, span))
-            found.append(span)
+            all_spans.append(span)
         ops[lane] = [Span("op", title, lane, len(stack), start, end, node)]
-        found += ops[lane]
-    return found
+        all_spans += ops[lane]
+    return all_spans
 
 
 def _chains(columns: dict[str, Array]) -> list[tuple[int, ...]]:
     """Per module call the calls it is in, outermost first, itself last; at the end, for no call, none."""
-    found: list[tuple[int, ...]] = []
+    chains: list[tuple[int, ...]] = []
     for call, parent in enumerate(columns["call_parent"].tolist()):
-        found.append((*(found[parent] if 0 <= parent < call else ()), call))
-    return [*found, ()]
+        chains.append((*(chains[parent] if 0 <= parent < call else ()), call))
+    return [*chains, ()]
 
 
 def known_work(graph: Graph) -> tuple[Counts | None, str | None]:
-    """The work of every op; or None, and why it is not known, such as for symbolic sizes of an example nobody kept."""
-    from torchatlas.analysis.node_work import count  # hundreds of formulas, which looking at a graph needs not
+    """The work of every op; or None, and why it is not known: a symbolic size, say, whose example was not kept."""
+    from torchatlas.analysis.node_work import count  # imports hundreds of formulas: not before they are needed
 
     try:
         return count(graph), None

@@ -27,18 +27,18 @@ def xml_text(text: str) -> str:
     return escape(_FORBIDDEN.sub(_shown, text), _NUMBERED)
 
 
-def _shown(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+def _shown(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 def remembering() -> Callable[[str], str]:
-    """`xml_text` for a file in which most texts come many times."""
+    """`xml_text` with a cache: in a file most texts occur many times."""
     known: dict[str, str] = {}
 
     def text(item: str) -> str:
-        if (found := known.get(item)) is None:
-            found = known[item] = xml_text(item)
-        return found
+        if (escaped := known.get(item)) is None:
+            escaped = known[item] = xml_text(item)
+        return escaped
 
     return text
 

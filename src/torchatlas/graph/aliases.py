@@ -49,8 +49,10 @@ class NodeNames:
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """The arguments by name, sizes as tuples; parameters and buffers (weight, bias ...) are Values."""
-        found = {name: _as_tuples(item) for name, item in self._node.attributes.items()}
-        return found | {value.parameter.rpartition(".")[2]: value for value in self._node.inputs if value.parameter}
+        attributes = {name: _as_tuples(item) for name, item in self._node.attributes.items()}
+        return attributes | {
+            value.parameter.rpartition(".")[2]: value for value in self._node.inputs if value.parameter
+        }
 
     def _filled(self, item: Any) -> Any:
         if isinstance(item, TensorRef):
@@ -164,8 +166,8 @@ def _operator_named(name: str) -> Any:
     parts = name.split(".")
     if len(parts) != 3 or not all(part.isidentifier() for part in parts) or hasattr(type(torch.ops), parts[0]):
         return name
-    found: Any = torch.ops
+    resolved: Any = torch.ops
     for part in parts:
-        if (found := getattr(found, part, None)) is None:
+        if (resolved := getattr(resolved, part, None)) is None:
             return name
-    return found if callable(found) and str(found) == name else name
+    return resolved if callable(resolved) and str(resolved) == name else name

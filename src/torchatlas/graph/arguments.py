@@ -60,9 +60,9 @@ def encode(call: Call) -> str:
 
 
 def decode(text: str) -> Call:
-    """The call that `encode` wrote. Only data comes out, whatever the text holds; another raises FileFormatError."""
-    found: Call = _read(text, lambda: _call(json.loads(text)))
-    return found
+    """The call that `encode` wrote. Only data comes out, whatever a text holds; another one raises FileFormatError."""
+    call: Call = _read(text, lambda: _call(json.loads(text)))
+    return call
 
 
 def encode_value(item: Any) -> str:
@@ -105,20 +105,20 @@ def _strictly(text: str) -> Any:
         raise ValueError("a line break in the text of a call")
     if text != text.strip():
         raise ValueError("space around it")  # a .json file would not keep it
-    found = json.loads(text, object_pairs_hook=different_keys, parse_constant=_no_number, parse_float=_finite)
+    content = json.loads(text, object_pairs_hook=different_keys, parse_constant=_no_number, parse_float=_finite)
     if "\\u" in text:
-        json.dumps(found, ensure_ascii=False).encode()  # raises for half a surrogate pair: no .json file may hold it
-    return found
+        json.dumps(content, ensure_ascii=False).encode()  # raises for half a surrogate pair: no .json file may hold it
+    return content
 
 
 def different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON. Readers disagree on which of two equal keys counts: refuse to guess."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {quoted(twice)} stands twice in one object")
-    return found
+    return mapping
 
 
 def _no_number(word: str) -> Any:
@@ -134,20 +134,20 @@ def _finite(text: str) -> float:
 
 def _highest(item: Any) -> int:
     """The highest input that an argument names, level by level."""
-    found, level, depth = -1, [item], 0
+    highest, level, depth = -1, [item], 0
     while level:
         if depth > MOST_NESTED:
             raise ValueError(f"nested more than {MOST_NESTED} deep")
         below: list[Any] = []
         for part in level:
             if isinstance(part, TensorRef):
-                found = max(found, part.index)
+                highest = max(highest, part.index)
             elif isinstance(part, (list, tuple)):
                 below += part
             elif isinstance(part, dict):
                 below += [*part.keys(), *part.values()]
         level, depth = below, depth + 1
-    return found
+    return highest
 
 
 def _plain(item: Any) -> Any:
@@ -191,7 +191,7 @@ def _float(text: str) -> float:
 
 
 def exact_text(item: Any) -> str:
-    """`repr`, which is the same for every NaN, with the bits of those in it."""
+    """`repr` of an argument, followed by the bits of the NaNs in it: `repr` shows all NaNs alike."""
     text = repr(item)
     return f"{text} {_nans(item)}" if "nan" in text else text
 

@@ -29,28 +29,28 @@ _COUNTED = ("c10d.", *_FUNCTIONAL)
 def attributes_of(operation: Operation, call: Call, shapes: Sequence[Shape]) -> dict[str, Any]:
     """Non-tensor arguments by name, then what the shapes of the tensor arguments imply."""
     named = arguments_by_name(operation, call)
-    found = {name: item for name, item in named.items() if not _holds_tensor(item)}
+    attributes = {name: item for name, item in named.items() if not _holds_tensor(item)}
     tensors = {name: shapes[item.index] for name, item in named.items() if isinstance(item, TensorRef)}
     for implied in _IMPLIED:
-        found.update(implied(operation.name, named, tensors))
-    return found
+        attributes.update(implied(operation.name, named, tensors))
+    return attributes
 
 
 def arguments_by_name(operation: Operation, call: Call) -> dict[str, Any]:
     """Every argument under its schema name, defaults filled in; positional ones without a name get their position."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for position, parameter in enumerate(operation.parameters):
         if position < len(call.args) and not parameter.keyword_only:
-            found[parameter.name] = call.args[position]
+            arguments[parameter.name] = call.args[position]
         elif call.kwargs and parameter.name in call.kwargs:
-            found[parameter.name] = call.kwargs[parameter.name]
+            arguments[parameter.name] = call.kwargs[parameter.name]
         elif parameter.default is not None:
-            found[parameter.name] = decode_value(parameter.default)
+            arguments[parameter.name] = decode_value(parameter.default)
     for position in range(len(operation.parameters), len(call.args)):
-        found[f"argument_{position}"] = call.args[position]
+        arguments[f"argument_{position}"] = call.args[position]
     for name, item in (call.kwargs or {}).items():
-        found.setdefault(name, item)
-    return found
+        arguments.setdefault(name, item)
+    return arguments
 
 
 def _holds_tensor(item: Any) -> bool:
@@ -110,37 +110,37 @@ def collective_attributes(
     groups: Mapping[str, Any],
 ) -> dict[str, Any]:
     """`named` are the arguments by name, `taken` and `made` the layouts of inputs and outputs, `groups` by name."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     name = named.get("process_group", named.get("group_name"))
     name = name.name if isinstance(name, Constant) else name
     if isinstance(name, str):
-        found["group"] = {"name": name, **groups.get(name, {})}
+        attributes["group"] = {"name": name, **groups.get(name, {})}
     if not operation.startswith(_COUNTED):
-        return found
+        return attributes
     moves = operation.rpartition(".")[0] not in WITHOUT_PAYLOAD
-    found["bytes"] = _payload(taken, writes, made) if moves else 0
+    attributes["bytes"] = _payload(taken, writes, made) if moves else 0
     if moves and "async_op" not in named:  # send and isend are the same op: it does not tell
-        found["async_op"] = True if operation.startswith(_FUNCTIONAL) else None
+        attributes["async_op"] = True if operation.startswith(_FUNCTIONAL) else None
     reduction = named.get("reduce_op")
     if isinstance(reduction, Constant):
-        found["reduce_op"] = reduction.name
-    ranks = found.get("group", {}).get("ranks")
+        attributes["reduce_op"] = reduction.name
+    ranks = attributes.get("group", {}).get("ranks")
     for argument in ("dst", "src", "root_rank"):
         position = named.get(argument)
         if isinstance(position, int):
             word = "root" if argument == "root_rank" or "broadcast" in operation else "peer"
             known = ranks is not None and 0 <= position < len(ranks)
-            found[word] = ranks[position] if known else None
-    return found
+            attributes[word] = ranks[position] if known else None
+    return attributes
 
 
 def _payload(taken: Sequence[Layout], writes: Sequence[int], made: Sequence[Layout]) -> int | None:
     """The larger of what this process hands in and what it gets back, in bytes."""
-    given = [_bytes(layout) for position, layout in enumerate(taken) if position not in writes]
-    got = [_bytes(taken[position]) for position in writes] if writes else [_bytes(layout) for layout in made]
-    if None in given or None in got:
+    sent = [_bytes(layout) for position, layout in enumerate(taken) if position not in writes]
+    received = [_bytes(taken[position]) for position in writes] if writes else [_bytes(layout) for layout in made]
+    if None in sent or None in received:
         return None
-    return max(sum(part or 0 for part in given), sum(part or 0 for part in got))
+    return max(sum(part or 0 for part in sent), sum(part or 0 for part in received))
 
 
 def _bytes(layout: Layout) -> int | None:

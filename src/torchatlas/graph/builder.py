@@ -21,7 +21,7 @@ for _name, (_, _unit) in COLUMNS.items():
 
 
 class Builder:
-    """A graph in the making. What is not said is unknown.
+    """A graph in the making. Fields that are not given are unknown.
 
     `fill` takes all rows of a unit (node, input, output, value, storage, edge, call) at once, and `add` one more;
     those that were filled in come first. `storage`, `value`, `call` and `node` add rows in the terms of the nouns.

@@ -129,11 +129,11 @@ def empty_columns() -> dict[str, Array]:
 
 def lengths(columns: dict[str, Array]) -> dict[str, int]:
     """How many nodes, values, edges ... the columns describe."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name, (_, unit) in COLUMNS.items():
         if unit != "node+1":
-            found.setdefault(unit, len(columns[name]))
-    return found
+            counts.setdefault(unit, len(columns[name]))
+    return counts
 
 
 # Which column points into what: the one list that validation and re-numbering share.

@@ -33,8 +33,8 @@ _BACKWARD = ("call_parent", "value_view_of", "node_forward")
 
 def faults(columns: dict[str, Array], tables: Tables) -> str | None:
     """The first thing that makes these columns and tables no graph, in words; None when they are sound."""
-    found = chain(_shape_faults(columns), _number_faults(columns, tables), _table_faults(tables))
-    return next(chain(found, _relation_faults(columns)), None)
+    problems = chain(_shape_faults(columns), _number_faults(columns, tables), _table_faults(tables))
+    return next(chain(problems, _relation_faults(columns)), None)
 
 
 def call_faults(columns: dict[str, Array], tables: Tables) -> str | None:
@@ -137,7 +137,7 @@ def _relation_faults(columns: dict[str, Array]) -> Iterator[str]:
 
 
 def _depth(parent: Array) -> int:
-    """How many rows lie in each other at most; parents come first. Every step doubles how far each row has looked."""
+    """How deep rows are nested at most; parents come first. Each step looks twice as far up as the one before."""
     depth, above = np.ones(len(parent) + 1, np.int64), np.append(parent, -1)  # the last row is that of none
     depth[-1] = 0
     while (above >= 0).any():
@@ -146,10 +146,10 @@ def _depth(parent: Array) -> int:
     return int(depth.max())
 
 
-def _first(found: Array) -> int:
+def _first(mask: Array) -> int:
     """The first true row; -1 when there is none."""
-    where = int(found.argmax()) if len(found) else 0
-    return where if len(found) and found[where] else -1
+    where = int(mask.argmax()) if len(mask) else 0
+    return where if len(mask) and mask[where] else -1
 
 
 def _beyond(columns: dict[str, Array], name: str, row: int, owner: str, limit: int, what: str) -> str:
@@ -225,12 +225,12 @@ def _layout_faults(layout: Layout) -> Iterator[str]:
 
 def _product(sizes: list[int]) -> int:
     """Of sizes from 1 on; no larger than it takes to see that it is too large."""
-    found = 1
+    product = 1
     for size in sizes:
-        if found > _LARGEST:
-            return found
-        found *= size
-    return found
+        if product > _LARGEST:
+            return product
+        product *= size
+    return product
 
 
 def _path_fault(path: str) -> str | None:

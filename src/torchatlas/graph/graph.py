@@ -116,7 +116,7 @@ class Graph:
 
     @cached_property
     def index(self) -> Index:
-        """The columns as they are asked for most: edges by node, values by node."""
+        """Look-ups over the columns: names, neighbours and values by node."""
         return Index(self)
 
     @cached_property
@@ -224,8 +224,8 @@ class Graph:
             keep &= np.array(inside)[self.index.path_of_call[columns["node_call"]]]
         if iteration is not None:
             keep &= columns["node_iteration"] == iteration
-        found = [GraphNode(self, int(node)) for node in np.flatnonzero(keep)]
-        return found if predicate is None else [node for node in found if predicate(node)]
+        nodes = [GraphNode(self, int(node)) for node in np.flatnonzero(keep)]
+        return nodes if predicate is None else [node for node in nodes if predicate(node)]
 
     def topological_order(self) -> list[GraphNode]:
         """Every node after all it depends on: execution order is such an order."""
@@ -267,7 +267,7 @@ class Graph:
     def timing(self) -> Timing | None:
         """How many runs the times are of, and what a whole run took; None when nothing was timed."""
         if self._timing is None and self.time_ns is not None:
-            return Timing()  # who says nothing measured once
+            return Timing()  # times without a Timing are of one run
         return self._timing if self.time_ns is not None else None
 
     @timing.setter

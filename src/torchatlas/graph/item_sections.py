@@ -76,7 +76,7 @@ def _tensors(side: str, values: Sequence[Value]) -> Iterator[list[str]]:
 
 
 def value_sections(value: Value) -> Iterator[Section]:
-    """One state of a tensor: what it is, who made it and who takes it."""
+    """One state of a tensor: what it is, the node that made it and the nodes that take it."""
     yield Lines([f"value {value.id}: {tensor_text(value)}"])
     size = None if value.storage is None else value.storage.bytes
     known: dict[str, Any] = {
@@ -130,7 +130,7 @@ def scope_sections(scope: Scope) -> Iterator[Section]:
 
 
 def tree_sections(scopes: Mapping[str, Scope]) -> Iterator[Section]:
-    """All modules as a tree, as deep as there is room for."""
+    """All modules as a tree, as many levels as fit into _MOST_MODULES rows."""
     root = scopes[""]
     yield Lines(
         [f"{len(scopes) - 1:,} modules, {root.operations:,} operations, {format_count(root.parameters)} parameters"]

@@ -29,10 +29,10 @@ def output_nodes(graph: Graph, path: str) -> list[list[int]]:
     call_of = np.array([*outermost, -1])[columns["node_call"]]  # no call, -1, is the last entry
     source, target = columns["edge_source"], columns["edge_target"]
     data = columns["edge_kind"] == EDGE_KINDS.index(EdgeKind.DATA)
-    found = []
+    outputs = []
     for call in dict.fromkeys(call_of[call_of >= 0].tolist()):
         nodes = np.flatnonzero(call_of == call)
         phase = columns["node_phase"] == columns["node_phase"][nodes[0]]
         leaving = data & phase[source] & phase[target] & (call_of[source] == call) & (call_of[target] != call)
-        found.append(np.unique(source[leaving]).tolist() or [int(nodes[phase[nodes]][-1])])
-    return found
+        outputs.append(np.unique(source[leaving]).tolist() or [int(nodes[phase[nodes]][-1])])
+    return outputs

@@ -79,14 +79,14 @@ class NodeNames:
 
     @cached_property
     def _counters(self) -> Array:
-        """For every node, how many before it have the same scope and base name, read as one."""
+        """For every node, how many nodes before it have the same scope and base name, joined to one text."""
         bases, base = self._bases
         key = self.path_of_call[self.columns["node_call"]] * len(bases) + base
         if any("." in last for last in bases):  # the input layers.relu, and a relu in the module layers
-            pairs, place = np.unique(key, return_inverse=True)
+            pairs, which = np.unique(key, return_inverse=True)
             number: dict[str, int] = {}
             texts = (f"{self.paths[pair // len(bases)]}.{bases[pair % len(bases)]}" for pair in pairs.tolist())
-            key = np.array([number.setdefault(text.removeprefix("."), len(number)) for text in texts], np.int64)[place]
+            key = np.array([number.setdefault(text.removeprefix("."), len(number)) for text in texts], np.int64)[which]
         order = np.argsort(key, kind="stable")
         ranked = key[order]
         starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])) if len(ranked) else np.zeros(0, np.int64)

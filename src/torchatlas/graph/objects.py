@@ -135,7 +135,7 @@ class Value(_Item):
 
     @property
     def version(self) -> int:
-        """How many writes its storage had seen when it came to be."""
+        """How many writes its storage had seen when it was made."""
         return self._number("value_version")
 
     @property
@@ -261,12 +261,12 @@ class GraphNode(_Item, NodeNames):
         """The arguments that are not tensors, by name, with defaults; also sizes they imply, such as kernel_size."""
         operation = self._graph.tables.operations[self._number("node_operation")]
         call, taken = self.arguments, [value.layout for value in self.inputs]
-        found = attributes_of(operation, call, [layout.shape for layout in taken])
+        attributes = attributes_of(operation, call, [layout.shape for layout in taken])
         if operation.type is OperationType.COMMUNICATION:
             named, made = arguments_by_name(operation, call), [value.layout for value in self.outputs]
             groups = self._graph.metadata.get("groups", {})
-            found |= collective_attributes(operation.name, named, taken, self.writes, made, groups)
-        return found
+            attributes |= collective_attributes(operation.name, named, taken, self.writes, made, groups)
+        return attributes
 
     @property
     def start_ns(self) -> int | None:

@@ -96,12 +96,12 @@ class ScopeTree(Shown, Mapping[str, Scope]):
         self._count_parameters(graph)
 
     def _scope(self, path: str, graph: Graph) -> Scope:
-        found = self._scopes.get(path)
-        if found is None:
+        scope = self._scopes.get(path)
+        if scope is None:
             parent = self._scope(path.rpartition(".")[0], graph)
-            found = self._scopes[path] = Scope(path, "", parent=parent, _graph=graph)
-            parent.children.append(found)
-        return found
+            scope = self._scopes[path] = Scope(path, "", parent=parent, _graph=graph)
+            parent.children.append(scope)
+        return scope
 
     def _fill(self, graph: Graph) -> None:
         """Count operations, times and spreads per module, and sum them over what is below it."""
@@ -151,11 +151,11 @@ class ScopeTree(Shown, Mapping[str, Scope]):
 
     def totals(self, own: Mapping[str, T], zero: T) -> dict[str, T]:
         """Per module the sum of what it has itself, as `own` says, and of what all modules below it have."""
-        found = {path: own.get(path, zero) for path in self}
+        totals = {path: own.get(path, zero) for path in self}
         for scope in reversed(list(self._scopes[""].walk())):  # children before parents
             for child in scope.children:
-                found[scope.path] = found[scope.path] + found[child.path]  # type: ignore[operator]
-        return found
+                totals[scope.path] = totals[scope.path] + totals[child.path]  # type: ignore[operator]
+        return totals
 
     def __getitem__(self, path: str) -> Scope:
         try:

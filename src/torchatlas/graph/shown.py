@@ -58,7 +58,7 @@ class ShownPart(Shown):
         yield Facts(list(facts(self)))
 
     def _headline(self) -> str:
-        """Its text or its first line where the class says what they are; else the names of the class and the part."""
+        """Its text or its first line, if the class defines them; else the names of the class and of the part."""
         if type(self).__str__ is not Shown.__str__:
             return clean(str(self))  # one line
         if type(self)._sections is not ShownPart._sections:

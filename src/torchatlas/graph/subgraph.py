@@ -41,13 +41,13 @@ def induced(graph: Graph, nodes: Array) -> Graph:
     edges = np.flatnonzero(inside[columns["edge_source"]] & inside[columns["edge_target"]])
     rows = {"node": nodes, "input": inputs, "output": outputs, "value": values, "storage": storages, "edge": edges}
     rows["call"] = np.arange(len(columns["call_module"]))
-    found = {name: columns[name][rows[unit]] for name, (_, unit) in COLUMNS.items() if unit != "node+1"}
+    part = {name: columns[name][rows[unit]] for name, (_, unit) in COLUMNS.items() if unit != "node+1"}
     for name in ("input_ptr", "output_ptr"):
-        found[name] = np.append(0, np.cumsum(np.diff(columns[name])[nodes])).astype(np.int64)
+        part[name] = np.append(0, np.cumsum(np.diff(columns[name])[nodes])).astype(np.int64)
     for name, target in POINTERS.items():
         if target in ("node", "value", "storage"):
             size = len(graph) if target == "node" else len(columns[f"{target}_role"])
-            found[name] = _renumbered(found[name], rows[target], size)
+            part[name] = _renumbered(part[name], rows[target], size)
     recorded = {}
     new_id = {int(node): position for position, node in enumerate(nodes)}
     for key, array in graph.recorded.items():
@@ -56,7 +56,7 @@ def induced(graph: Graph, nodes: Array) -> Graph:
             recorded[key] = array[rows[_OF_ALL[key]]]
         elif node.isdecimal() and int(node) in new_id:  # what belongs to no node belongs to the whole
             recorded[f"{new_id[int(node)]}:{rest}"] = array
-    found = {name: np.ascontiguousarray(found[name], dtype) for name, (dtype, _) in COLUMNS.items()}
+    part = {name: np.ascontiguousarray(part[name], dtype) for name, (dtype, _) in COLUMNS.items()}
     notes = [*graph.notes, f"part of a graph of {len(graph)} nodes"]
     metadata = {key: item for key, item in graph.metadata.items() if key not in _OF_WHOLE}
     if "fx_nodes" in metadata:
@@ -68,7 +68,7 @@ def induced(graph: Graph, nodes: Array) -> Graph:
         metadata["device_times"] = {**times, "by_node": mine}
     timing = None if graph.timing is None else graph.timing.of_part()
     return Graph(
-        found, graph.tables, source=graph.source, notes=notes, metadata=metadata, recorded=recorded, timing=timing
+        part, graph.tables, source=graph.source, notes=notes, metadata=metadata, recorded=recorded, timing=timing
     )
 
 

@@ -63,7 +63,7 @@ class TrainingCallback:
         self._wanted = Wanted(every, steps, doctor, gradients, keep, last, path, page, loggers, ranks)
         self.watch: TrainingWatch | None = None  # of the training that runs, or of the last one
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._given = None if loggers is None else sinks_of(loggers)
+        self._chosen_sinks = None if loggers is None else sinks_of(loggers)
 
     @property
     def report(self) -> TrainingReport | None:
@@ -81,7 +81,7 @@ class TrainingCallback:
         after_error: Callable[[BaseException], None] | None = None,
         first_logged: int = 0,
     ) -> None:
-        """The training begins. `training` is an object that it alone has.
+        """The training begins. `training` is an object that no other training has.
 
         Another training that nobody ended is ended, also of another callback. A second callback in one training does
         nothing.
@@ -108,8 +108,8 @@ class TrainingCallback:
             warn(f"this training is not recorded: {type(error).__name__}: {error}")
 
     def _sinks(self, own_sinks: Callable[[], list[Sink]]) -> list[Sink]:
-        if self._given is not None:
-            return list(self._given)
+        if self._chosen_sinks is not None:
+            return list(self._chosen_sinks)
         try:
             return own_sinks()
         except Exception as error:  # a logger that is not as we know it

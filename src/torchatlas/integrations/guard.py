@@ -130,9 +130,9 @@ class Guard:
             FileFormatError: The snapshot is damaged.
         """
         __tracebackhide__ = True
-        given = dict(zip(FIGURES, (flops, macs, parameters, ops, peak_bytes), strict=True))
+        asked = dict(zip(FIGURES, (flops, macs, parameters, ops, peak_bytes), strict=True))
         bounds = {}
-        for figure, bound in given.items():
+        for figure, bound in asked.items():
             if bound is not None:
                 bounds[figure] = _bound(figure, bound)
         if not bounds:
@@ -145,9 +145,9 @@ class Guard:
             before, path = self._before(after, name)
         broken = []
         for figure, condition in bounds.items():
-            found = judged(condition, None if before is None else _figure(before, figure), _figure(after, figure))
-            if found is not None:
-                broken.append(f"{figure}={given[figure]!r}: {found.what}{_exactly(found)}")
+            violation = judged(condition, None if before is None else _figure(before, figure), _figure(after, figure))
+            if violation is not None:
+                broken.append(f"{figure}={asked[figure]!r}: {violation.what}{_exactly(violation)}")
         if broken:
             self._fail(
                 "\n".join(["out of bounds:", *(f"  {one}" for one in broken)]), before, after, graph, path, False
@@ -299,18 +299,18 @@ def _shown(path: Path) -> str:
 
 def _versions(before: Snapshot, after: Snapshot) -> list[str]:
     """What to know if another version wrote the snapshot."""
-    found = []
+    notes = []
     if before.torch != after.torch:
-        found.append(
+        notes.append(
             f"The snapshot was written with torch {before.torch}, and this is torch {after.torch}: torch itself may "
             f"run other operations. Run this test with torch {before.torch} to know whether the model changed."
         )
     if before.torchatlas != after.torchatlas:
-        found.append(
+        notes.append(
             f"The snapshot was written by torchatlas {before.torchatlas}, and this is {after.torchatlas}: it may "
             "record or count otherwise; its CHANGELOG.md says so."
         )
-    return found
+    return notes
 
 
 def _graph(model: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Graph:
@@ -339,10 +339,10 @@ def _figure(snapshot: Snapshot, figure: str) -> Figure:
     return Figure(snapshot.totals[figure], snapshot.uncosted if figure in ("flops", "macs") else {})
 
 
-def _exactly(found: Violation) -> str:
+def _exactly(violation: Violation) -> str:
     """The figures of a violation as they are, where rounding hides digits."""
-    exact = [f"{number:,}" for number in (found.before, found.after) if number is not None]
-    rounded = found.what.partition(" (")[0].split(" -> ")
+    exact = [f"{number:,}" for number in (violation.before, violation.after) if number is not None]
+    rounded = violation.what.partition(" (")[0].split(" -> ")
     return "" if exact == rounded else f"; exactly {' -> '.join(exact)}"
 
 

@@ -37,7 +37,7 @@ class AtlasCallback(TrainingCallback, _lightning.Callback):  # type: ignore[misc
             frame.begin_step(self._first)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """End the step if an optimizer has stepped; else look away until the next batch: validation may come first."""
+        """End the step if an optimizer has stepped; else pause until the next batch: validation may come first."""
         if self.watch is not None and self.watch.running:
             frame = self.watch._frame
             if frame.stepped:
@@ -57,5 +57,5 @@ class AtlasCallback(TrainingCallback, _lightning.Callback):  # type: ignore[misc
 def _folder(trainer: Any) -> str:
     """Where the trainer's first logger writes. `trainer.log_dir` would wait for the other ranks."""
     logger = next(iter(trainer.loggers), None)
-    found = getattr(logger, "log_dir", None) or getattr(logger, "save_dir", None)
-    return str(found or trainer.default_root_dir)
+    folder = getattr(logger, "log_dir", None) or getattr(logger, "save_dir", None)
+    return str(folder or trainer.default_root_dir)

@@ -99,16 +99,16 @@ def figures_of(row: Mapping[str, Number]) -> dict[str, float]:
     >>> figures_of({"number": 3, "wall_ns": 2_500_000, "peak_bytes": 40, "time_ns:(top level)": 1_000_000})
     {'atlas/wall_ms': 2.5, 'atlas/peak_bytes': 40.0, 'atlas/time_ms_by_module/top level': 1.0}
     """
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for column, number in row.items():
         name, _, module = column.partition(":")
         if number is None or name in ("number", "start_ns", "structure", "finished", "ops", "loss"):
             continue
         scaled = number / _NS_PER_MS if name.endswith("_ns") else float(number)
         name = name.removesuffix("_ns") + "_ms" * name.endswith("_ns")
-        place = f"_by_module/{safe_name(module)}" if module else ""
-        found[f"atlas/{name}{place}"] = scaled
-    return found
+        suffix = f"_by_module/{safe_name(module)}" if module else ""
+        figures[f"atlas/{name}{suffix}"] = scaled
+    return figures
 
 
 def safe_name(text: str) -> str:

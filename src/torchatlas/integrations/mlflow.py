@@ -29,7 +29,7 @@ def log_graph(graph: Graph, *, run_id: str | None = None, name: str = "graph") -
         MissingDependencyError: mlflow is not installed.
     """
     mlflow = imported("mlflow", "Logging to MLflow needs")
-    if run_id is None:  # mlflow.log_artifact would begin a run of its own, that nobody asked for
+    if run_id is None:  # mlflow.log_artifact would begin a run of its own
         active = mlflow.active_run()
         if active is None:
             raise StateError("MLflow has no active run to log to: call mlflow.start_run() first, or give run_id=.")
@@ -46,7 +46,7 @@ def sink(run: Any) -> Sink:
 
 
 def sink_of_client(client: Any, run_id: str) -> Sink:
-    """The same for a client and the id of a run. It goes on after the run has ended."""
+    """What a training writes to a run by its id; it can still write after the run has ended."""
     entities = imported("mlflow.entities", "Logging to MLflow needs", "mlflow")
 
     def log(figures: dict[str, float], step: int) -> None:

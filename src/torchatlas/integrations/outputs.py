@@ -39,11 +39,11 @@ def difference(old: Any, new: Any, tolerance: float | None) -> str:
         called = f"output{name}"
         if tolerance is None and (dtypes := [str(getattr(side, "dtype", "")) for side in (one, other)])[0] != dtypes[1]:
             return f"{called} is {dtypes[0] or type(one).__name__} and {dtypes[1] or type(other).__name__}"
-        found = how_far_apart(one, other, tolerance or 0.0, tolerance or 0.0)
-        if isinstance(found, str):
-            return f"{called}: {found}"
-        if found[2]:
-            return f"{called}: {found[2]:,} of {found[3]:,} numbers differ, by up to {found[0]:.3g}"
+        apart = how_far_apart(one, other, tolerance or 0.0, tolerance or 0.0)
+        if isinstance(apart, str):
+            return f"{called}: {apart}"
+        if apart[2]:
+            return f"{called}: {apart[2]:,} of {apart[3]:,} numbers differ, by up to {apart[0]:.3g}"
     return ""
 
 
@@ -93,8 +93,8 @@ def _recorded_difference(old: Graph, new: Graph, before: int, after: int, tolera
             return f"shape {one.shape} and {other.shape}"
         wrong = ~np.isclose(other, one, rtol=tolerance, atol=tolerance, equal_nan=True)
         if wrong.any():
-            wide = np.complex128 if np.iscomplexobj(one) or np.iscomplexobj(other) else np.float64
-            gap = np.nanmax(np.abs(one[wrong].astype(wide) - other[wrong].astype(wide)), initial=0.0)
+            dtype = np.complex128 if np.iscomplexobj(one) or np.iscomplexobj(other) else np.float64
+            gap = np.nanmax(np.abs(one[wrong].astype(dtype) - other[wrong].astype(dtype)), initial=0.0)
             return f"{int(wrong.sum()):,} of {one.size:,} numbers differ, by up to {gap:.3g}"
     return ""
 
@@ -102,7 +102,7 @@ def _recorded_difference(old: Graph, new: Graph, before: int, after: int, tolera
 def _of_traces(old: Any, new: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float | None) -> str:
     try:
         both = [model if isinstance(model, TracedModel) else trace(model, *args, kwargs=kwargs) for model in (old, new)]
-        found = compare_runs(*both, *args, rtol=tolerance or 0.0, atol=tolerance or 0.0, kwargs=kwargs).first
+        first = compare_runs(*both, *args, rtol=tolerance or 0.0, atol=tolerance or 0.0, kwargs=kwargs).first
     except (CaptureError, InvalidInputError) as error:
         return f"where they differ first is not known: {error}"
-    return "no node that both have differs" if found is None else f"they differ first at {found}"
+    return "no node that both have differs" if first is None else f"they differ first at {first}"

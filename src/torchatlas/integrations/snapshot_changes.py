@@ -45,8 +45,8 @@ def _fields(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """What differs in the line of a module."""
     names = [name for name in dict.fromkeys([*new, *old]) if old.get(name) != new.get(name) and name != _SAID_LAST]
     none = {"calls": "1"}  # one call is not written
-    found = [f"{name} {_pair(old.get(name) or none.get(name), new.get(name) or none.get(name))}" for name in names]
-    return found or ["the same operations with other arguments, shapes or strides"]
+    changes = [f"{name} {_pair(old.get(name) or none.get(name), new.get(name) or none.get(name))}" for name in names]
+    return changes or ["the same operations with other arguments, shapes or strides"]
 
 
 def _pair(old: str | None, new: str | None) -> str:

@@ -44,7 +44,7 @@ _BARE = re.compile(r'[^\s"\\]+')  # the same for what follows an equals sign
 class Snapshot:
     """What a snapshot file holds. A total is None where it is unknown."""
 
-    torchatlas: str  # major and minor version of who wrote it
+    torchatlas: str  # major and minor version of the torchatlas that wrote it
     torch: str
     hash: str
     totals: Mapping[str, int | None]
@@ -190,7 +190,7 @@ def of_text(text: str, path: object) -> Snapshot:
             f"{path}: a snapshot in version {head[1]} of the format, written by torchatlas {head[2]}; this torchatlas "
             f"reads up to version {FORMAT}. Upgrade it: pip install --upgrade torchatlas"
         )
-    found: dict[str, Any] = {"hash": "", "total": {}, "uncosted": {}}
+    header: dict[str, Any] = {"hash": "", "total": {}, "uncosted": {}}
     modules: dict[str, dict[str, str]] = {}
     body = False
     for number, line in enumerate(lines[1:], start=2):
@@ -202,25 +202,25 @@ def of_text(text: str, path: object) -> Snapshot:
                 # in quotation marks, "(root)" is a module of that name
                 modules["" if line.startswith(ROOT) else module] = {"class": kind, **{str(a): b for a, b in fields}}
             else:
-                _read_head(found, line)
+                _read_head(header, line)
         except (ValueError, KeyError):
             raise FileFormatError(f"{path}, line {number}: cannot be read: {quoted(line)}") from None
     whole = text.endswith("\n")  # a file that was cut off ends within a line, but for a rare chance
-    if not whole or not found["hash"] or set(found["total"]) != set(TOTALS) or "" not in modules:
+    if not whole or not header["hash"] or set(header["total"]) != set(TOTALS) or "" not in modules:
         raise FileFormatError(f"{path}: not a whole snapshot: the hash, the totals or the modules are missing.")
-    return Snapshot(head[2], head[3], found["hash"], found["total"], found["uncosted"], modules)
+    return Snapshot(head[2], head[3], header["hash"], header["total"], header["uncosted"], modules)
 
 
-def _read_head(found: dict[str, Any], line: str) -> None:
+def _read_head(header: dict[str, Any], line: str) -> None:
     """One of the lines before the modules."""
     word, _, rest = line.partition(" ")
     if word == "hash":
-        found["hash"] = rest.strip()
+        header["hash"] = rest.strip()
     elif word == "total":
-        found["total"] = {str(name): _whole(text) for name, text in _tokens(rest)}
+        header["total"] = {str(name): _whole(text) for name, text in _tokens(rest)}
     elif word == "uncosted":
         texts = [text for _, text in _tokens(rest)]
-        found["uncosted"] = {name: int(times) for name, times in zip(texts[::2], texts[1::2], strict=True)}
+        header["uncosted"] = {name: int(times) for name, times in zip(texts[::2], texts[1::2], strict=True)}
     else:
         raise ValueError(word)
 
@@ -231,11 +231,11 @@ def _whole(text: str) -> int | None:
 
 def _tokens(line: str) -> list[tuple[str | None, str]]:
     """The words of a line, each with the name before its equals sign. Raises ValueError."""
-    found, at = list[tuple[str | None, str]](), 0
+    words, at = list[tuple[str | None, str]](), 0
     while at < len(line):
         token = _TOKEN.match(line, at)
         if token is None:
             raise ValueError(line)
-        found.append((token[1], json.loads(token[2]) if token[2].startswith('"') else token[2]))
+        words.append((token[1], json.loads(token[2]) if token[2].startswith('"') else token[2]))
         at = token.end()
-    return found
+    return words

@@ -46,19 +46,19 @@ def add_graph(writer: Any, graph: Graph, *, tag: str = "step") -> None:
     definition, times = graph_def(graph)
     tagged = events.TaggedRunMetadata(tag=tag, run_metadata=times.SerializeToString())
     now = time.time()
-    found = [
+    messages = [
         events.Event(wall_time=now, graph_def=definition.SerializeToString()),
         events.Event(wall_time=now, tagged_run_metadata=tagged),
     ]
     if isinstance(writer, (str, os.PathLike)):
         own = import_module("tensorboard.summary.writer.event_file_writer").EventFileWriter(os.fspath(writer))
         try:
-            for event in found:
+            for event in messages:
                 own.add_event(event)
         finally:
             own.close()
     elif hasattr(writer, "_get_file_writer"):
-        for event in found:
+        for event in messages:
             writer._get_file_writer().add_event(event)
         writer.flush()
     else:
@@ -167,11 +167,11 @@ def _node_stats(node: GraphNode, name: str, born: int, stats: Any) -> Any:
 
 def _born_bytes(graph: Graph) -> dict[int, int]:
     """How much each node allocates, as far as it is known."""
-    found: Counter[int] = Counter()
+    allocated: Counter[int] = Counter()
     for storage in graph.storages:
         if storage.born is not None and storage.bytes is not None:
-            found[storage.born.id] += storage.bytes
-    return dict(found)
+            allocated[storage.born.id] += storage.bytes
+    return dict(allocated)
 
 
 def _device(node: GraphNode) -> str:

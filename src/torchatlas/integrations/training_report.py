@@ -76,13 +76,13 @@ class TrainingReport(Shown):
 def module_shares(run: Run, graph: Graph | None) -> tuple[ModuleShare, ...]:
     """Time by module as the table of steps has it, with what each holds at the peak of a step."""
     held = {} if graph is None else _held(graph)
-    found = []
+    shares = []
     for name, column in run.columns.items():
         if name.startswith(_TIME):
             path, times = name.removeprefix(_TIME), [one for one in column if one is not None]
             if times:
-                found.append(ModuleShare(path, int(statistics.median(times)), held.get(path)))
-    return tuple(sorted(found, key=lambda module: -module.time_ns))
+                shares.append(ModuleShare(path, int(statistics.median(times)), held.get(path)))
+    return tuple(sorted(shares, key=lambda module: -module.time_ns))
 
 
 def _held(graph: Graph) -> dict[str, int]:

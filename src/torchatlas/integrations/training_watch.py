@@ -1,4 +1,4 @@
-"""What all callbacks share: record chosen steps of a training, ask the doctor, and write files and logs at the end.
+"""What all callbacks share: a TrainingWatch, which records chosen steps, asks the doctor, and writes files and logs.
 
 A TrainingWatch is told when the training begins, when steps begin and end (unless optimizers end them) and when it is
 over. From its beginning on no method raises: what fails in here is a note and a warning, and the training goes on.
@@ -66,7 +66,7 @@ class Wanted:
 
 
 class TrainingWatch(Shown):
-    """Watches one training. `report` is what came of it; printing shows how far it is."""
+    """Watches one training. Print it to see how far it is; `report` is there when it has ended."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class TrainingWatch(Shown):
 
     @property
     def _frame(self) -> FramedRunRecording:
-        """Who is told of steps, of a watch that was made with `framed`."""
+        """The recording that is told when steps begin and end; for a watch that was made with `framed`."""
         assert isinstance(self.recording, FramedRunRecording)
         return self.recording
 

@@ -60,18 +60,18 @@ class AtlasCallback(TrainingCallback, _transformers.TrainerCallback):  # type: i
 
 def _sinks(args: Any, path: Path) -> list[Sink]:
     """Those of `report_to`. The Trainer's callbacks for them are called before ours, and have begun their runs."""
-    found = []
+    sinks = []
     for name in [args.report_to] if isinstance(args.report_to, str) else args.report_to or ():
         if name == "tensorboard":
-            found.append(_own_writer(args, path))
+            sinks.append(_own_writer(args, path))
         elif name in ("wandb", "mlflow"):
             package = imported(name, f"report_to={name!r} needs")
             run = package.run if name == "wandb" else package.active_run()
             if run is None:
                 warn(f"report_to={name!r}, and there is no run of it: nothing is logged there")
             else:
-                found.append(sink_of(run))
-    return found
+                sinks.append(sink_of(run))
+    return sinks
 
 
 def _own_writer(args: Any, path: Path) -> Sink:

@@ -90,17 +90,18 @@ def watch(
     _end_those_without_optimizer()
     if _RUNNING:
         raise StateError("A training is watched already: end() it, or give one watch both optimizers: watch([a, b]).")
-    place = ranked(Path("run.atlas" if path is None else os.fspath(path)), rank)
-    for written in (place.with_suffix(".txt"), *([place.with_suffix(".html")] if page else [])):
+    folder = ranked(Path("run.atlas" if path is None else os.fspath(path)), rank)
+    for written in (folder.with_suffix(".txt"), *([folder.with_suffix(".html")] if page else [])):
         if path is not None and os.path.lexists(written):
             raise FileSystemError(f"{written} is there already, and this training would write it. Give another path.")
     sinks = [] if rank else sinks_of(loggers or ())
-    found = TrainingWatch(wanted, model, free_path(place) if path is None else place, sinks=sinks, optimizers=watched)
+    folder = free_path(folder) if path is None else folder
+    new_watch = TrainingWatch(wanted, model, folder, sinks=sinks, optimizers=watched)
     if rank and ranks == "first":
-        return found  # it never begins
-    found._begin()
-    _RUNNING[found] = weakref.ref(watched[-1]), _last_exception()
-    return found
+        return new_watch  # it never begins
+    new_watch._begin()
+    _RUNNING[new_watch] = weakref.ref(watched[-1]), _last_exception()
+    return new_watch
 
 
 def _torchs_own(optimizer: Any) -> torch.optim.Optimizer:
@@ -123,11 +124,11 @@ def _rank() -> int:
 
 def _end_those_without_optimizer() -> None:
     """A cell of a notebook that is run again has made a new optimizer: the watch of the old one is over."""
-    for found, (reference, _) in list(_RUNNING.items()):
+    for running_watch, (reference, _) in list(_RUNNING.items()):
         if reference() is None:
-            found.end()
-        if not found.running:
-            del _RUNNING[found]
+            running_watch.end()
+        if not running_watch.running:
+            del _RUNNING[running_watch]
 
 
 def _last_exception() -> tuple[int, int]:
@@ -138,8 +139,8 @@ def _last_exception() -> tuple[int, int]:
 
 def _end_all() -> None:
     """At the end of the program, which an uncaught exception may have ended."""
-    for found, (_, before) in list(_RUNNING.items()):
-        found.end(getattr(sys, "last_value", None) if _last_exception() != before else None)
+    for running_watch, (_, before) in list(_RUNNING.items()):
+        running_watch.end(getattr(sys, "last_value", None) if _last_exception() != before else None)
 
 
 atexit.register(_end_all)

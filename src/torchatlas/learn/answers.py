@@ -12,7 +12,7 @@ _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
 _SAME: dict[str, str | float] = {"once": 1.0, "twice": 2.0, "yes": "true", "no": "false"}
 _SAME |= {word: float(number) for number, word in enumerate(_NUMBERS)}
 _FAILS = ("error", "raise", "fail", "refuse", "exception", "crash")  # how people say that code will not work
-_FEW = 12  # words: a longer output nobody predicts to the letter
+_FEW = 12  # words: a longer output cannot be predicted to the letter
 
 
 class Verdict(StrEnum):
@@ -37,10 +37,10 @@ def compare(answer: str, printed: str) -> Verdict:
     >>> compare("it raises", "RuntimeError: a leaf Variable that requires grad is being used ...")
     <Verdict.RIGHT: 'right'>
     """
-    given, real = _words(answer), _words(printed)
+    answered, real = _words(answer), _words(printed)
     if real and all(isinstance(word, float) for word in real):
-        given = [word for word in given if isinstance(word, float)]  # 8000 bytes is 8000
-    if given == real:
+        answered = [word for word in answered if isinstance(word, float)]  # 8000 bytes is 8000
+    if answered == real:
         return Verdict.RIGHT
     if real and str(real[0]).endswith("error"):
         return Verdict.RIGHT if any(word in answer.lower() for word in _FAILS) else Verdict.WRONG
@@ -60,8 +60,8 @@ def compare_line(answer: str, lines: set[int]) -> Verdict:
 
 
 def _words(text: str) -> list[str | float]:
-    found = [_BACKWARD.sub("", word.lower()) for word in _WORD.findall(text)]
-    return [_number(word) for word in found if word not in _DECORATION]
+    words = [_BACKWARD.sub("", word.lower()) for word in _WORD.findall(text)]
+    return [_number(word) for word in words if word not in _DECORATION]
 
 
 def _number(word: str) -> str | float:

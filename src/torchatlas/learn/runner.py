@@ -68,8 +68,8 @@ class Runner:
             printed.write(_last_line(error))
         findings = visit.findings
         expected = {self.lesson.finds} if step.kind is Kind.BROKEN else set()
-        found = set(findings.keys) == expected and not findings.failures
-        return Outcome(printed.getvalue(), found and matches(printed.getvalue(), step.expected), findings)
+        as_expected = set(findings.keys) == expected and not findings.failures
+        return Outcome(printed.getvalue(), as_expected and matches(printed.getvalue(), step.expected), findings)
 
 
 def run_program(lesson: Lesson, step: Step) -> None:
@@ -85,13 +85,13 @@ def changed_lines(broken: str, mended: str) -> set[int]:
     >>> sorted(changed_lines("a\\nb\\nc\\nd", "a\\nx\\nc\\nnew\\nd"))
     [2, 3, 4]
     """
-    found: set[int] = set()
+    lines: set[int] = set()
     for kind, first, last, _, _ in SequenceMatcher(None, broken.split("\n"), mended.split("\n")).get_opcodes():
         if kind == "insert":
-            found |= {first, first + 1}
+            lines |= {first, first + 1}
         elif kind != "equal":
-            found |= set(range(first + 1, last + 1))
-    return found
+            lines |= set(range(first + 1, last + 1))
+    return lines
 
 
 def matches(printed: str, expected: str | None) -> bool:

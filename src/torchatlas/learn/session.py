@@ -16,7 +16,7 @@ _WHICH_LINE = "Which line is wrong, or where is one missing? Its number:"
 
 @dataclass
 class Session:
-    """Walks through a lesson. `show` prints a piece; `ask` reads a line, or is None: then nobody is asked."""
+    """Walks through a lesson. `show` prints a piece; `ask` reads a line, or is None: then no question is asked."""
 
     lesson: Lesson
     show: Callable[[Any], None]

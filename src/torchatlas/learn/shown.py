@@ -160,13 +160,13 @@ def _style_of(each: tokenize.TokenInfo) -> str:
 
 def _runs(row: str, styles: list[str]) -> StyledLine:
     """Neighbours of one style as one piece."""
-    found: StyledLine = []
+    pieces: StyledLine = []
     for character, style in zip(row, styles, strict=True):
-        if found and found[-1][1] == style:
-            found[-1] = (found[-1][0] + character, style)
+        if pieces and pieces[-1][1] == style:
+            pieces[-1] = (pieces[-1][0] + character, style)
         else:
-            found.append((character, style))
-    return found
+            pieces.append((character, style))
+    return pieces
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------

@@ -382,11 +382,11 @@ def _type_of_name(name: str) -> OperationType | None:
 def _type_of_quantized(name: str) -> OperationType:
     if _QUANTIZED_PACKING.search(name):
         return OperationType.MOVEMENT
-    found = _type_of_name(name)
-    while found is None and _QUANTIZED_SUFFIX.search(name):
+    category = _type_of_name(name)
+    while category is None and _QUANTIZED_SUFFIX.search(name):
         name = _QUANTIZED_SUFFIX.sub("", name)
-        found = _type_of_name(name)
-    return found or OperationType.UNKNOWN
+        category = _type_of_name(name)
+    return category or OperationType.UNKNOWN
 
 
 def _type_of_class(namespace: str, name: str) -> OperationType:

@@ -52,7 +52,7 @@ class Operator:
     @property
     @explains_arguments
     def formula(self) -> Formula | None:
-        """What a call of it costs; None when nobody knows."""
+        """What a call of it costs; None when that is not known."""
         from torchatlas.operations.formulas import formula_for
 
         return formula_for(Operation(self.name, self.category))

@@ -183,7 +183,7 @@ def formula(*names: str, backward_only: tuple[int, ...] = ()) -> Callable[[Formu
 
     `backward_only` are the positions of results that only backward needs: indices of pools, statistics of norms, masks,
     workspaces. torch's kernels write them in inference too. A result that the program itself takes, such as the indices
-    of `MaxPool2d(return_indices=True)`, counts as an output all the same: autograd_bytes.py looks at who reads it.
+    of `MaxPool2d(return_indices=True)`, counts as an output all the same: autograd_bytes.py looks at its readers.
     """
     full = [name if "." in name else f"aten.{name}" for text in names for name in text.split()]
     if backward_only:
@@ -197,7 +197,7 @@ def results_for_backward(operation: str) -> tuple[int, ...]:
 
 
 def formula_for(operation: Operation) -> Formula | None:
-    """The formula of an operation, or that of its category; None when nobody knows what it costs."""
+    """The formula of an operation, or that of its category; None when its cost is not known."""
     name = without_overload(operation.name)
     for spelling in (operation.name, name, name.rstrip("_")):  # aten.add_.Tensor, aten.add_, aten.add
         if spelling in FORMULAS:

@@ -44,7 +44,7 @@ class PipelineDifference(Report):
 def alone(
     model: nn.Module, parts: list[Any], targets: list[Any], loss: Any, threads: int, warm_up: int
 ) -> dict[str, Any]:
-    """Train one process on the same microbatches, with as many threads as each rank has."""
+    """Train in one process on the same microbatches, with as many threads as each rank has."""
     model = copy.deepcopy(model)
     with _threads(threads):
         for _ in range(warm_up + 1):
@@ -114,11 +114,11 @@ def _numbered(tensors: Iterable[torch.Tensor]) -> Tensors:
     return {str(number): tensor for number, tensor in enumerate(tensors)}
 
 
-def _difference(what: str, found: Tensors, expected: Tensors) -> PipelineDifference:
-    differ, largest = list(expected.keys() ^ found.keys()), 0.0
+def _difference(what: str, made: Tensors, expected: Tensors) -> PipelineDifference:
+    differ, largest = list(expected.keys() ^ made.keys()), 0.0
     only_rounded = not differ
-    for name in expected.keys() & found.keys():
-        one, other = found[name].detach().cpu(), expected[name].detach().cpu()
+    for name in expected.keys() & made.keys():
+        one, other = made[name].detach().cpu(), expected[name].detach().cpu()
         if one.shape != other.shape:
             differ.append(name)
             only_rounded = False
@@ -126,4 +126,4 @@ def _difference(what: str, found: Tensors, expected: Tensors) -> PipelineDiffere
             differ.append(name)
             largest = max(largest, float((one.double() - other.double()).abs().max()))
             only_rounded &= torch.allclose(one, other, rtol=1e-4, atol=1e-5 * float(other.abs().max()))
-    return PipelineDifference(what, len(expected.keys() | found.keys()), sorted(differ), largest, only_rounded)
+    return PipelineDifference(what, len(expected.keys() | made.keys()), sorted(differ), largest, only_rounded)

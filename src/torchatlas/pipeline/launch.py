@@ -110,15 +110,15 @@ def _wait(folder: Path, workers: list[subprocess.Popen[bytes]], timeout: float) 
 
 def _cause(folder: Path, failed: dict[int, int]) -> str:
     """Which rank failed first, as far as they say, and of what."""
-    told = {rank: _error(folder, rank) for rank in range(read_job(folder).ranks)}
-    told = {rank: text for rank, text in told.items() if text or rank in failed}
-    first = min(told, key=lambda rank: (any(text in told[rank] for text in _NOT_THE_CAUSE), not told[rank], rank))
+    errors = {rank: _error(folder, rank) for rank in range(read_job(folder).ranks)}
+    errors = {rank: text for rank, text in errors.items() if text or rank in failed}
+    first = min(errors, key=lambda rank: (any(text in errors[rank] for text in _NOT_THE_CAUSE), not errors[rank], rank))
     code = failed.get(first, 1)
     if code < 0:
         name = signal.Signals(-code).name
         memory = ": it may have run out of memory" if -code == signal.SIGKILL else ""
         return f"Rank {first} of the pipeline was ended by {name}{memory}. {_last_line(folder, first)}"
-    return f"Rank {first} of the pipeline failed: {told[first] or _last_line(folder, first)}"
+    return f"Rank {first} of the pipeline failed: {errors[first] or _last_line(folder, first)}"
 
 
 def _error(folder: Path, rank: int) -> str:

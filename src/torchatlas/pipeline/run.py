@@ -257,6 +257,6 @@ def _replayed(done: list[Done], order: Any, stages: int) -> Timeline:
     for each in done:
         for stage, kind, _, begin, end in each.actions:
             times.setdefault((stage, kind), []).append(end - begin)
-    mean = {key: sum(found) / len(found) for key, found in times.items()}
+    mean = {key: sum(durations) / len(durations) for key, durations in times.items()}
     forward, backward = ([mean[stage, kind] for stage in range(stages)] for kind in "FB")
     return simulated(order, forward, backward, [0.0] * stages)

@@ -71,7 +71,7 @@ def interleaved(ranks: int, stages: int, microbatches: int) -> Order:
 
 def order_of(schedule: str, ranks: int, stages: int, microbatches: int) -> Order:
     """What each rank does, in order. Says what does not fit together."""
-    found = SCHEDULES[schedule]
+    make_order = SCHEDULES[schedule]
     if schedule == "interleaved":
         if stages % ranks or stages == ranks:
             raise InvalidInputError(
@@ -83,7 +83,7 @@ def order_of(schedule: str, ranks: int, stages: int, microbatches: int) -> Order
             )
     elif stages != ranks:
         raise InvalidInputError(f"{schedule} has one stage per rank: {stages} stages for {ranks} ranks do not fit.")
-    return found(ranks, stages, microbatches)
+    return make_order(ranks, stages, microbatches)
 
 
 @dataclass(frozen=True)
@@ -106,20 +106,20 @@ class Timeline(Shown):
 def simulated(order: Order, forward: Sequence[float], backward: Sequence[float], send: Sequence[float]) -> Timeline:
     """Run an order with given times: of each stage forward and backward, and of each cut to send across it."""
     last, done = len(forward) - 1, dict[Action, float]()
-    places, clocks, busy = [0] * len(order), [0.0] * len(order), [0.0] * len(order)
+    positions, clocks, busy = [0] * len(order), [0.0] * len(order), [0.0] * len(order)
     remaining = sum(map(len, order))
     while remaining:
         before = remaining
         for rank, mine in enumerate(order):
-            while places[rank] < len(mine):
-                action = mine[places[rank]]
+            while positions[rank] < len(mine):
+                action = mine[positions[rank]]
                 ready = _ready(action, done, last, send)
                 if ready is None:
                     break
                 takes = (forward if action.kind == "F" else backward)[action.stage]
                 clocks[rank] = done[action] = max(clocks[rank], ready) + takes
                 busy[rank] += takes
-                places[rank] += 1
+                positions[rank] += 1
                 remaining -= 1
         if remaining == before:
             raise InvalidInputError("this order waits for itself: no rank can go on.")

@@ -44,7 +44,7 @@ def split(module: nn.Module, call: Call, policy: Callable[[fx.GraphModule], Sequ
 
 def planned(module: nn.Module, call: Call, stages: int, **options: Any) -> tuple[Pipe, PipelinePlan, list[str]]:
     """Plan the cuts of a module, and make them. Returns the names of the nodes that stages begin with, too."""
-    found: dict[str, Any] = {}
+    planned_cuts: dict[str, Any] = {}
 
     def policy(graph_module: fx.GraphModule) -> Sequence[str]:
         graph = from_fx(graph_module, *call[0], **call[1])
@@ -55,17 +55,17 @@ def planned(module: nn.Module, call: Call, stages: int, **options: Any) -> tuple
                 f"stages={stages}, but this model can be cut into {len(begins.keys() | {first})}: what is written to "
                 "in place or has gaps in memory cannot be handed on, and inputs are for the first stage."
             )
-        plan = found["plan"] = pipeline_stages(graph, stages, begins=sorted(begins), **options)
-        found["names"] = [begins[stage.ops[0]] for stage in plan.stages[1:]]
-        return list(found["names"])
+        plan = planned_cuts["plan"] = pipeline_stages(graph, stages, begins=sorted(begins), **options)
+        planned_cuts["names"] = [begins[stage.ops[0]] for stage in plan.stages[1:]]
+        return list(planned_cuts["names"])
 
-    return split(module, call, policy), found["plan"], found["names"]
+    return split(module, call, policy), planned_cuts["plan"], planned_cuts["names"]
 
 
 def beginnings(graph: Graph) -> dict[int, str]:
     """The ops that a stage may begin with, and the torch.fx nodes that run them.
 
-    Not in the middle of a node's ops. And not where something goes across that
+    Not in the middle of a node's ops. And not where a value would cross the cut that
     - is written to afterwards: autograd refuses that for what arrives from elsewhere;
     - has gaps, or another order, in memory: messages have none;
     - is an input, which only the first stage gets, or an output, which only the last one returns.

@@ -42,7 +42,7 @@ def main(folder: Path) -> None:
 
 
 def _described(error: BaseException) -> str:
-    """What it began with: torch wraps what a stage raises in long words about its inputs."""
+    """The first error of the chain: torch wraps what a stage raises in a long message about its inputs."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}"
@@ -79,7 +79,7 @@ def _work(folder: Path, job: Job, rank: int) -> None:
             **(kwargs if 0 in mine else {}),
             **({"target": target, "losses": losses} if last else {}),
         )
-    found: dict[str, Any] = {
+    tensors: dict[str, Any] = {
         "gradients": {
             number: {name: p.grad for name, p in stage.submod.named_parameters() if p.grad is not None}
             for number, stage in zip(mine, stages, strict=True)
@@ -87,9 +87,9 @@ def _work(folder: Path, job: Job, rank: int) -> None:
         "buffers": {number: dict(stage.submod.named_buffers()) for number, stage in zip(mine, stages, strict=True)},
     }
     if job.stages - 1 in mine:
-        found["outputs"] = [part.detach() for part in pytree.tree_leaves(output) if isinstance(part, torch.Tensor)]
-        found["losses"] = [each.detach() for each in losses]
-    torch.save(found, tensors_file(folder, rank))
+        tensors["outputs"] = [part.detach() for part in pytree.tree_leaves(output) if isinstance(part, torch.Tensor)]
+        tensors["losses"] = [each.detach() for each in losses]
+    torch.save(tensors, tensors_file(folder, rank))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     write_done(folder, Done(rank, actions, peak))
 

@@ -4,7 +4,7 @@ Read the files in this order; each says which part of torch/csrc/autograd it mir
 
     edge.py             where a gradient goes: Edge, GraphRoot
     buffer.py           where gradients meet and are summed: InputBuffer; which shape they must have: validate_outputs
-    queue.py            who is next: ReadyQueue
+    queue.py            which node is next: ReadyQueue
     plan.py             what will run at all: compute_dependencies, ExecInfo, init_to_execute
     node.py             how one node is run: call_function, call_tensor_pre_hooks
     gradient_memory.py  how much the waiting gradients weigh: GradientMemory

@@ -44,7 +44,7 @@ class InputBuffer:
 
 
 def _sum(there: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    # torch adds in place where nobody else holds the tensor. That saves memory and gives the same bits, so it is left
+    # torch adds in place where nothing else holds the tensor. That saves memory and gives the same bits, so it is left
     # out. Sparse gradients come second in the sum: torch refuses sparse + dense, and takes dense + sparse.
     compressed = there.layout in (torch.sparse_csr, torch.sparse_coo)
     return gradient + there if compressed and not torch.is_grad_enabled() else there + gradient
@@ -72,10 +72,10 @@ def validate_outputs(edges: Sequence[Edge], gradients: Sequence[Gradient]) -> li
     """
     if len(gradients) != len(edges):
         raise AnalysisError(f"A node returned {len(gradients)} gradients for {len(edges)} inputs of its forward op.")
-    return [_validated(*pair, place) for place, pair in enumerate(zip(edges, gradients, strict=True))]
+    return [_validated(*pair, index) for index, pair in enumerate(zip(edges, gradients, strict=True))]
 
 
-def _validated(edge: Edge, gradient: Gradient, place: int) -> Gradient:
+def _validated(edge: Edge, gradient: Gradient, index: int) -> Gradient:
     if edge.node is None or gradient is None:
         return gradient
     known: Any = edge.node._input_metadata[edge.input_nr]
@@ -84,7 +84,7 @@ def _validated(edge: Edge, gradient: Gradient, place: int) -> Gradient:
             gradient = gradient.sum_to_size(known.shape)
         except RuntimeError as error:
             got, expected = list(gradient.shape), list(known.shape)
-            message = f"Gradient {place} has shape {got} and cannot be summed to {expected}, the shape of its tensor."
+            message = f"Gradient {index} has shape {got} and cannot be summed to {expected}, the shape of its tensor."
             raise AnalysisError(message) from error
     if gradient.dtype != known.dtype:
         gradient = gradient.to(known.dtype)

@@ -69,7 +69,7 @@ class SavedVariable:
         self.version = data._version
 
     def unpack(self) -> torch.Tensor:
-        """The tensor, if it is still there and nobody has written to it."""
+        """The tensor, if it is still there and was not written to."""
         if self.data is None:
             raise StateError("What this node saved was let go of when it ran. Build the graph again.")
         if self.data._version != self.version:
@@ -91,7 +91,7 @@ class Node:
         self._input_metadata: list[InputMetadata] = []
 
     def update_topological_nr(self, edge: Edge) -> None:
-        """Stay above what the edge leads to. Forbidden once somebody stands above: their number would be too low."""
+        """Stay above what the edge leads to. Forbidden once the node has a parent, whose number would be too low."""
         if self.has_parent:
             raise StateError(f"{self!r} already has a parent, whose number was made from this one.")
         if edge.node is not None:
@@ -113,7 +113,7 @@ class Node:
         return len(self._input_metadata) - 1
 
     def should_compute_output(self, index: int) -> bool:
-        """True if somebody waits for this gradient."""
+        """True if a node waits for this gradient."""
         return self.next_functions[index].node is not None
 
     def release_variables(self) -> None:

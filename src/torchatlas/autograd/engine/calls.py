@@ -76,16 +76,16 @@ def grad(
         outputs, grad_outputs, asked, retain_graph=retain_graph, create_graph=create_graph, accumulate_grad=False
     )
     task.run()
-    found = list(task.captured)
-    for place, gradient in enumerate(found):
+    gradients = list(task.captured)
+    for index, gradient in enumerate(gradients):
         if gradient is not None:
             continue
-        tensor = asked[place]
+        tensor = asked[index]
         if materialize_grads and isinstance(tensor, torch.Tensor):
-            found[place] = torch.zeros_like(tensor, requires_grad=create_graph)
+            gradients[index] = torch.zeros_like(tensor, requires_grad=create_graph)
         elif not (allow_unused or materialize_grads):
             raise AnalysisError(
-                f"Input {place} is not used in the graph of the outputs, or no gradient reaches it. Leave it out, or "
+                f"Input {index} is not used in the graph of the outputs, or no gradient reaches it. Leave it out, or "
                 "pass allow_unused=True to get None for it."
             )
-    return tuple(found)
+    return tuple(gradients)

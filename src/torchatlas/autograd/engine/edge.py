@@ -15,7 +15,7 @@ from torchatlas.errors import AnalysisError
 
 
 class Edge(NamedTuple):
-    """Which node, and which of its inputs. An edge to no node is where nobody wants the gradient."""
+    """Which node, and which of its inputs. An edge without a node stands where no gradient is wanted."""
 
     node: Any
     input_nr: int

@@ -66,5 +66,5 @@ class GradientMemory:
 def _storages(gradient: torch.Tensor | None) -> list[tuple[int, int]]:
     if gradient is None:
         return []
-    found = [storage for _, part in parts(gradient) for storage in storages_of(part)]
-    return [(storage._cdata, storage.nbytes()) for storage in found]
+    storages = [storage for _, part in parts(gradient) for storage in storages_of(part)]
+    return [(storage._cdata, storage.nbytes()) for storage in storages]

@@ -66,7 +66,7 @@ class NodeRunner:
     ) -> Sequence[Gradient]:
         """Hooks of its tensors, its prehooks, the node, validate_outputs, its posthooks; then its saved tensors go.
 
-        `wanted` are the edges of a selective task that somebody waits at: the node computes no other gradient.
+        `wanted` are the edges whose gradients a selective task needs: the node computes no other gradient.
         """
         came = buffer.gradients
         if not came and not isinstance(node, FunctionNode):
@@ -122,10 +122,10 @@ class NodeRunner:
         if came:
             edges = tuple(GradientEdge(node, input_nr) for input_nr in came)
             values = tuple(came.values())
-            found = run_engine(
+            gradients = run_engine(
                 edges, values, True, self.create_graph, edges, allow_unreachable=True, accumulate_grad=False
             )
-            for input_nr, gradient in zip(came, found, strict=True):
+            for input_nr, gradient in zip(came, gradients, strict=True):
                 hooked.add(input_nr, gradient)
         return hooked
 

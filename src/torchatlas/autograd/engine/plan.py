@@ -101,18 +101,18 @@ def init_to_execute(root: Any, inputs: Sequence[Edge], accumulate_grad: bool, ed
         ['SinBackward0', 'torch::autograd::AccumulateGrad']
     """
     info: dict[Any, ExecInfo] = {}
-    for place, (node, input_nr) in enumerate(inputs):
+    for position, (node, input_nr) in enumerate(inputs):
         wanted = info.setdefault(node, ExecInfo())
         if accumulate_grad:
             wanted.needed = True
         else:
-            wanted.captures.append(Capture(input_nr, place))
+            wanted.captures.append(Capture(input_nr, position))
     # Children first: a node is needed if one of those it leads to will be executed.
     seen = {root}
     stack = [(root, iter(edges[root]))]
     while stack:
         node, following = stack[-1]
-        found = info.setdefault(node, ExecInfo())
+        node_info = info.setdefault(node, ExecInfo())
         for target, _ in following:
             if target is not None and target not in seen:
                 seen.add(target)
@@ -121,5 +121,5 @@ def init_to_execute(root: Any, inputs: Sequence[Edge], accumulate_grad: bool, ed
         else:
             stack.pop()
             if any(target in info and info[target].should_execute for target, _ in edges[node]):
-                found.needed = True
+                node_info.needed = True
     return info

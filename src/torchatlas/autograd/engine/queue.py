@@ -1,4 +1,4 @@
-"""Who is next: the nodes that have all their gradients, the youngest first. Mirrors ReadyQueue of engine.h."""
+"""Which node is next: those that have all their gradients, the youngest first. Mirrors ReadyQueue of engine.h."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ReadyQueue:
     the highest number there is, 2**64 - 1: it runs as soon as it can, which frees its gradient buffer early and lets
     what waits for finished gradients (DDP's communication, an optimizer in a hook) begin.
 
-    Numbers can be equal: all AccumulateGrads have the same one. Who then comes first is not "who came first"; it
-    follows from how the heap moves its items. So this is std::push_heap and std::pop_heap of libstdc++ to the letter:
-    Python's heapq sifts in another way, and would take the eight leaves of an nn.LSTM in another order.
+    Numbers can be equal: all AccumulateGrads have the same one. Which of them then comes first is not the one that was
+    pushed first; it follows from how the heap moves its items. So this is std::push_heap and std::pop_heap of libstdc++
+    to the letter: Python's heapq sifts in another way, and would take the eight leaves of an nn.LSTM in another order.
 
     torch has one such queue for the thread that calls backward and one for each device; here there is one for all.
     """

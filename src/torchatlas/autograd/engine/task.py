@@ -41,7 +41,7 @@ class GraphTask:
     Phase 2, run: take the first of `ready`, run it, and add what it made to the buffers of the nodes that follow. A
     node whose buffer still misses something waits in `not_ready`.
 
-    Phase 3, finish, when the queue is empty: nobody may be left waiting, and `captured` holds what `grad` returns.
+    Phase 3, finish, when the queue is empty: no node may be left waiting, and `captured` holds what `grad` returns.
 
     Args:
         tensors: The roots: tensors, or edges.
@@ -90,20 +90,20 @@ class GraphTask:
         self._plan(grad_tensors)
 
     def _plan(self, grad_tensors: torch.Tensor | Iterable[Gradient] | None) -> None:
-        roots = [gradient_edge(tensor, f"Output {place}") for place, tensor in enumerate(self._roots)]
+        roots = [gradient_edge(tensor, f"Output {position}") for position, tensor in enumerate(self._roots)]
         if grad_tensors is None or isinstance(grad_tensors, torch.Tensor):
-            given: list[Gradient] = [grad_tensors] * len(roots) if grad_tensors is None else [grad_tensors]
+            initial: list[Gradient] = [grad_tensors] * len(roots) if grad_tensors is None else [grad_tensors]
         else:
-            given = list(grad_tensors)
-        if len(given) != len(roots):
-            raise InvalidInputError(f"{len(roots)} tensors and {len(given)} gradients were given. Give one for each.")
-        gradients = validate_outputs(roots, make_grads(self._roots, given, is_grads_batched=False))
+            initial = list(grad_tensors)
+        if len(initial) != len(roots):
+            raise InvalidInputError(f"{len(roots)} tensors and {len(initial)} gradients were given. Give one for each.")
+        gradients = validate_outputs(roots, make_grads(self._roots, initial, is_grads_batched=False))
         self.root: Any = roots[0].node if len(roots) == 1 else GraphRoot(roots, gradients)
         self.dependencies, self.edges = compute_dependencies(self.root)
         self.exec_info: dict[Any, ExecInfo] | None = None
         self.captured: list[Gradient] = []
         if self._inputs is not None:
-            asked = [self._edge_of_input(tensor, place) for place, tensor in enumerate(self._inputs)]
+            asked = [self._edge_of_input(tensor, position) for position, tensor in enumerate(self._inputs)]
             self.exec_info = init_to_execute(self.root, asked, self.accumulate_grad, self.edges)
             self.captured = [] if self.accumulate_grad else [None] * len(asked)
         buffer = InputBuffer()
@@ -111,8 +111,8 @@ class GraphTask:
             self._add(buffer, roots[0].input_nr, gradients[0])
         self._queue(self.root, buffer)
 
-    def _edge_of_input(self, tensor: Any, place: int) -> Edge:
-        edge = gradient_edge(tensor, f"Input {place}")
+    def _edge_of_input(self, tensor: Any, position: int) -> Edge:
+        edge = gradient_edge(tensor, f"Input {position}")
         if self.accumulate_grad and isinstance(tensor, torch.Tensor):
             tensor.retain_grad()  # backward(inputs=[an intermediate]) is to fill its .grad
         return edge
@@ -221,7 +221,7 @@ class GraphTask:
 
 def several(tensors: Tensors, what: str) -> tuple[Any, ...]:
     """One or several as a tuple. A GradientEdge is itself a tuple, but one."""
-    found = (tensors,) if isinstance(tensors, torch.Tensor | GradientEdge) else tuple(tensors)
-    if not found or not all(isinstance(tensor, torch.Tensor | GradientEdge) for tensor in found):
+    listed = (tensors,) if isinstance(tensors, torch.Tensor | GradientEdge) else tuple(tensors)
+    if not listed or not all(isinstance(tensor, torch.Tensor | GradientEdge) for tensor in listed):
         raise InvalidInputError(f"`{what}` is a tensor or several: backward(loss).")
-    return found
+    return listed

@@ -133,8 +133,8 @@ def analyze_computational_graph(
         InputMismatchError: Torch refused the shape or dtype of what the input led to.
     Example:
         >>> import torch, torchatlas as atlas
-        >>> found = atlas.analyze_computational_graph(torch.nn.Linear(4, 2), torch.ones(1, 4))
-        >>> sorted(found)
+        >>> analysis = atlas.analyze_computational_graph(torch.nn.Linear(4, 2), torch.ones(1, 4))
+        >>> sorted(analysis)
         ['layer_analysis', 'performance', 'summary']
     """
     tracker = track_computational_graph(model, input_tensor, warmup=warmup, repeat=repeat)
@@ -190,12 +190,12 @@ def _explained(
     failure = None if session is None else session.failure
     where = str(failure) if failure is not None else _where(error, tracker.model)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _TOO_LARGE.search(str(error)):
-        found: Exception = OutOfMemoryError(
+        explained: Exception = OutOfMemoryError(
             f"{type(tracker.model).__name__} ran out of memory on {_shapes(inputs)}: {where}. Use a smaller input, "
             "track_tensor_ops=False, or atlas.capture(model, ..., fake=True), which allocates nothing."
         )
     elif not forward_done and _torch_refused(error, failure) and _REFUSALS.search(str(error)):
-        found = InputMismatchError(
+        explained = InputMismatchError(
             f"{type(tracker.model).__name__} cannot run on {_shapes(inputs)}: {where}. "
             "Compare the shapes and dtypes with what that layer takes, and pass an input that fits."
         )
@@ -203,8 +203,8 @@ def _explained(
         error.add_note(f"torchatlas was tracking {clean(type(tracker.model).__name__)}; it happened at {where}")
         return error
     if session is not None:
-        found.partial = _partial(session)  # type: ignore[attr-defined]
-    return found
+        explained.partial = _partial(session)  # type: ignore[attr-defined]
+    return explained
 
 
 def _partial(session: Recording) -> Graph | None:

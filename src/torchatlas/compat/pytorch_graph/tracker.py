@@ -111,7 +111,7 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
             session = Recording(self.model, only_inputs=True, guard=guard, **options)
         else:
             session = recording(self.model, track_tensor_ops=self.track_tensor_ops, **options)
-        with signals_deferred():  # a recording that nobody knows could not be stopped
+        with signals_deferred():  # a recording that is not assigned yet could not be stopped
             session.start()
             self._session, self._began_ns, self._ended_ns = session, time.perf_counter_ns(), 0
 

@@ -64,12 +64,12 @@ class AtlasNodeData(NodeDataProvider):  # type: ignore[misc]
     def run(self, provider_id: str, model_path: str, graph_id: str, config_values: dict[str, Any], graph: Any) -> Any:
         """The numbers of one quantity, or why there are none."""
         try:
-            found = node_data(_loaded(model_path), provider_id.removeprefix(f"{_ADAPTER}_"))
+            members = node_data(_loaded(model_path), provider_id.removeprefix(f"{_ADAPTER}_"))
         except AtlasError as error:
             return NodeDataProviderResult(error=str(error))
-        results = {node: node_data_builder.NodeDataResult(**result) for node, result in found.pop("results").items()}
-        gradient = [node_data_builder.GradientItem(**stop) for stop in found.pop("gradient")]
-        return NodeDataProviderResult(node_data_builder.GraphNodeData(results, gradient=gradient, **found))
+        results = {node: node_data_builder.NodeDataResult(**result) for node, result in members.pop("results").items()}
+        gradient = [node_data_builder.GradientItem(**stop) for stop in members.pop("gradient")]
+        return NodeDataProviderResult(node_data_builder.GraphNodeData(results, gradient=gradient, **members))
 
 
 def as_dataclasses(graph: Graph) -> Any:

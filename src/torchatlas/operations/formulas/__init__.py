@@ -1,6 +1,6 @@
 """One call of an operation -> its work. One function per operation, grouped by what the operations are for.
 
-Importing this takes as long as drawing a small picture, so whoever needs no cost does not.
+Importing this takes as long as drawing a small picture: code that needs no cost does not import it.
 """
 
 from importlib import import_module

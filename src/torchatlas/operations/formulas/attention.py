@@ -19,7 +19,7 @@ NORM, NORM_PER_ROW, GELU = 7, 4, 5  # as norm.py and activation.py count them by
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How many there are, and how long the vectors are that make them and that they weigh."""
+    """The number of attention scores, and the lengths of the keys that make them and of the values that they weigh."""
 
     count: int
     width: int

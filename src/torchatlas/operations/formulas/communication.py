@@ -1,6 +1,6 @@
 """Collectives: bytes only. What goes in is read, what comes out is written; the network is another analysis.
 
-Sums made on the way are not counted: who makes them, and how many, depends on the algorithm.
+Sums made on the way are not counted: which process makes them, and how many, depends on the algorithm.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ def qr(call: OpCall) -> Work:
     """Reflections, then the Q they make if it is wanted."""
     if call.get("mode") == "r":
         return qr_packed(call)
-    wide = call.outputs[0].shape[-1]
-    return on_matrices(call.inputs[0], lambda m, n: _qr(m, n) + _reflected(m, wide, min(m, n)))
+    columns = call.outputs[0].shape[-1]
+    return on_matrices(call.inputs[0], lambda m, n: _qr(m, n) + _reflected(m, columns, min(m, n)))
 
 
 @formula("orgqr linalg_householder_product")
@@ -186,7 +186,7 @@ def _realness(matrix: Operand) -> int:
 
 
 def transform(lengths: Sequence[int], numel: int, real: bool) -> Work:
-    """Of `numel` elements along axes of these lengths: 5 n log2 n, half of it where one side is real."""
+    """A transform of `numel` elements along axes of these lengths: 5 n log2 n, half of it where one side is real."""
     size = math.prod(lengths)
     return Work(elementwise_flops=round(5 * numel * math.log2(size) / (2 if real else 1)) if size > 1 else 0)
 

@@ -58,7 +58,7 @@ def copy(call: OpCall) -> Work:
 
 @formula("fsdp.all_gather_copy_in")
 def copy_into_shard(call: OpCall) -> Work:
-    """The tensors into this process's part of the buffer."""
+    """Copies the tensors into this process's part of the buffer."""
     moved = bytes_of(call["all_gather_inputs"])
     return Work(0, 0, moved, moved, elements(call["all_gather_inputs"]))
 

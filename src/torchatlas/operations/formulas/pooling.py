@@ -114,7 +114,7 @@ formula(
 _TAPS = {"linear1d": 2, "bilinear2d": 4, "trilinear3d": 8, "bicubic2d": 16}
 
 
-@formula(*(f"aten.upsample_{kind}{way}" for kind in _TAPS for way in ("", "_backward")))
+@formula(*(f"aten.upsample_{kind}{suffix}" for kind in _TAPS for suffix in ("", "_backward")))
 def interpolate(call: OpCall) -> Work:
     """Each element of the result is gathered from its taps, each of its gradient goes back to them: a product and a
     sum per tap."""
