@@ -1,13 +1,15 @@
 """All patches that recordings make to torch and Python: made by the first that runs, undone by the last.
 
 Patches are global but recordings belong to threads, and several may run at once or nest. So there is one patch of
-each kind, and it asks which recordings the calling thread is part of. A thread started by a recorded one joins it.
+each kind, and it asks which recordings the calling thread is part of. A thread started by a recorded one joins it; a
+process that is forked does not.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import os
 import sys
 import threading
 import types
@@ -37,6 +39,7 @@ from torchatlas.torch_private import (
     inductor_backend,
     inductor_graph,
     never_compiled,
+    remove_mode,
     tensor_data,
 )
 
@@ -71,6 +74,7 @@ class Watcher(Protocol):
     def before_resize(self, storage: Any) -> None: ...
     def after_resize(self, storage: Any) -> None: ...
     def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]: ...
+    def left_to_parent(self) -> None: ...  # in a process that was forked, and that it does not watch
 
 
 Watches = tuple[tuple[Watcher, Cell], ...]
@@ -118,6 +122,30 @@ def _install(watch: Watcher) -> None:
         if was_empty:
             _take_away()
         raise
+
+
+def _leave_to_parent() -> None:
+    """In a process that was just forked: the recordings are its parent's, and nobody will ever stop them here.
+
+    A worker of a DataLoader lives as long as the training, and would keep every op.
+    """
+    global _LOCK
+    _LOCK = threading.RLock()  # another thread may have held it
+    watches = {id(watch): watch for entries in _WATCHES.values() for watch, _ in entries}
+    _WATCHES.clear()
+    _INHERITED.clear()
+    for module in native_recorders:
+        module.leave_to_parent()
+    for mode in dispatch_mode_stack():
+        if hasattr(mode, "records"):
+            remove_mode(mode)
+    for watch in watches.values():
+        watch.left_to_parent()
+    _take_away()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _take_away() -> None:

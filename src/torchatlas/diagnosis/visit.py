@@ -44,6 +44,7 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self.complete = True  # unless an exception ended it
         self.error: BaseException | None = None  # that ends it, during `at_end` alone: nobody may keep it
         self.ended_by = ""  # the class of that exception
+        self.left_to_parent = False  # in a process that the program has forked: its parent is watched
         self._open = ExitStack()
         self._state = "new"
         self._cells: dict[str, str] = {}  # of the notebook that runs: file -> id of the cell
@@ -130,6 +131,8 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         return self
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.left_to_parent:
+            return
         try:
             self._open.close()
             self.complete = error is None or _is_success(error)
@@ -146,6 +149,13 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self._state = "over"
         self._op_events.without(self.diagnoses)
         self.diagnoses, self._told_of = [], {}
+
+    def leave_to_parent(self) -> None:
+        """In a process that was just forked."""
+        self.left_to_parent, self._state, self.found = True, "over", []
+        self._op_events.without(self.diagnoses)
+        self.diagnoses, self._told_of, self.checks = [], {}, ()
+        self._open.close()
 
     # -- telling diagnoses of events -----------------------------------------------------------------------------------
 
@@ -249,6 +259,9 @@ class _Listener:
         with self.visit.guarded():
             self.visit.history.step_ends()
             self.visit.tell("after_step", optimizer, _parameters(optimizer))
+
+    def left_to_parent(self) -> None:
+        self.visit.leave_to_parent()
 
     def scheduler_stepped(self, scheduler: Any) -> None:
         with self.visit.guarded():

@@ -1,5 +1,5 @@
 // A thread -> one whose ops and allocations are recorded: torch's callbacks and our listener are put on, and off again.
-// A profiler of torch's takes the listener's place for a while.
+// A profiler of torch's takes the listener's place for a while. A process that was forked is recorded by nobody.
 
 namespace {
 
@@ -72,6 +72,19 @@ void detach(Recorder* recorder) {
   if (is_on(me.handle)) at::removeCallback(me.handle);
   if (is_listener_of(recorder)) c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
   if (me.blind) --recorder->aside, me.blind = false;
+}
+
+// In a process that was just forked: the recordings are its parent's. It has no other threads, and what they held stays so.
+PyObject* leave_to_parent(PyObject*, PyObject*) {
+  for (int slot = 0; slot < kSlots; ++slot) {
+    inside[slot].store(0);
+    Recorder* recorder = slots[slot].load();
+    if (!recorder) continue;
+    new (&recorder->mutex) std::mutex;
+    detach(recorder);
+    slots[slot].store(nullptr);
+  }
+  return none();
 }
 
 PyObject* step_aside(PyObject*, PyObject*) {  // a profiler is about to take our place in this thread
