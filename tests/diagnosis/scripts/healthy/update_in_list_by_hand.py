@@ -15,7 +15,7 @@ torch.manual_seed(0)
 inputs = torch.randn(32, 3)
 targets = inputs @ torch.tensor([1.0, -2.0, 0.5]) + 0.3
 parameters, scale = [torch.zeros(3, requires_grad=True), torch.zeros(1, requires_grad=True)], Scale()
-for step in range(20):
+for _ in range(20):
     weight, bias = parameters
     loss = (scale.value * (inputs @ weight) + bias - targets).square().mean()
     loss.backward()
