@@ -170,7 +170,6 @@ class Watch:
         return next((fork for fork in self._forks if fork.current is cell), self.recorder)
 
     def scheduler_stepped(self, scheduler: Any) -> None: ...
-    def left_to_parent(self) -> None: ...
 
     def data_set(self, tensor: Any) -> None:
         self.recorder.numbers.forget(tensor)

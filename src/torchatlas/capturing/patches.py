@@ -1,8 +1,7 @@
 """All patches that recordings make to torch and Python: made by the first that runs, undone by the last.
 
 Patches are global but recordings belong to threads, and several may run at once or nest. So there is one patch of
-each kind, and it asks which recordings the calling thread is part of. A thread started by a recorded one joins it; a
-process that is forked does not.
+each kind, and it asks which recordings the calling thread is part of. A thread started by a recorded one joins it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from torchatlas.torch_private import (
     inductor_backend,
     inductor_graph,
     never_compiled,
-    remove_mode,
     tensor_data,
 )
 
@@ -74,7 +72,6 @@ class Watcher(Protocol):
     def before_resize(self, storage: Any) -> None: ...
     def after_resize(self, storage: Any) -> None: ...
     def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]: ...
-    def left_to_parent(self) -> None: ...  # in a process that was forked, and that it does not watch
 
 
 Watches = tuple[tuple[Watcher, Cell], ...]
@@ -84,6 +81,9 @@ _WATCHES: dict[int, Watches] = {}  # thread -> the recordings it is part of, out
 _INHERITED: weakref.WeakKeyDictionary[threading.Thread, Watches] = weakref.WeakKeyDictionary()
 _UNDO: list[Callable[[], Any]] = []
 _INSTALLED: set[Callable[[], None]] = set()  # of the patches that only some recordings need
+
+if hasattr(os, "register_at_fork"):  # else another thread may hold it for ever, as the new process sees it
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 def join(watch: Watcher, cell: Cell) -> None:
@@ -122,30 +122,6 @@ def _install(watch: Watcher) -> None:
         if was_empty:
             _take_away()
         raise
-
-
-def _leave_to_parent() -> None:
-    """In a process that was just forked: the recordings are its parent's, and nobody will ever stop them here.
-
-    A worker of a DataLoader lives as long as the training, and would keep every op.
-    """
-    global _LOCK
-    _LOCK = threading.RLock()  # another thread may have held it
-    watches = {id(watch): watch for entries in _WATCHES.values() for watch, _ in entries}
-    _WATCHES.clear()
-    _INHERITED.clear()
-    for module in native_recorders:
-        module.leave_to_parent()
-    for mode in dispatch_mode_stack():
-        if hasattr(mode, "records"):
-            remove_mode(mode)
-    for watch in watches.values():
-        watch.left_to_parent()
-    _take_away()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _take_away() -> None:

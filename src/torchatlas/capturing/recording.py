@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -99,7 +98,7 @@ class Recording(Shown, Bracket["Recording"]):
         self._watch = Watch(
             self._recorder, model, on_model_call=Weakly(self, "arrived"), on_model_result=Weakly(self, "left")
         )
-        self._thread, self._process = threading.current_thread(), os.getpid()
+        self._thread = threading.current_thread()
         self._timing, self._memory, self._only_inputs = track_timing, track_memory, only_inputs
         self._input_names: dict[int, str] = {}
         self._unseen = False  # whether ops ran that were not recorded
@@ -173,7 +172,7 @@ class Recording(Shown, Bracket["Recording"]):
     def _begin(self) -> Recording:
         if self._state != "new":
             raise StateError("This recording was used already; make a new one with atlas.recording().")
-        self._thread, self._process = threading.current_thread(), os.getpid()
+        self._thread = threading.current_thread()
         self._take_over()
         try:
             self._watch.start()
@@ -197,9 +196,6 @@ class Recording(Shown, Bracket["Recording"]):
         if self._state != "running":
             raise StateError(f"This recording is not running (it is {self._state}).")
         self._ended_ns = time.perf_counter_ns()
-        if self._process != os.getpid():  # of a process that was forked meanwhile: its parent records
-            self._close(error)
-            return
         here, is_on = threading.current_thread(), self._recorder.is_on()
         if not is_on and here is not self._thread and self._thread.is_alive():
             raise StateError(
@@ -232,10 +228,7 @@ class Recording(Shown, Bracket["Recording"]):
         if getattr(self, "_state", "new") == "running" and not sys.is_finalizing():
             with signals_deferred():
                 self._close(None)
-            if self._process == os.getpid():
-                warnings.warn(
-                    "a recording was dropped while it ran: keep it, and stop it", ResourceWarning, stacklevel=2
-                )
+            warnings.warn("a recording was dropped while it ran: keep it, and stop it", ResourceWarning, stacklevel=2)
         if getattr(self, "_state", "new") == "done" and self._graph is None:
             self._recorder.release()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -20,6 +22,9 @@ from torchatlas.diagnosis.op_events import OpEvents
 from torchatlas.errors import StateError
 from torchatlas.interrupts import Bracket
 from torchatlas.torch_private import never_compiled
+
+
+_RUNNING: weakref.WeakSet[Visit] = weakref.WeakSet()
 
 
 class Visit(Bracket["Visit"], Sequence[Finding]):
@@ -117,6 +122,7 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         if self._state != "new":
             raise StateError("This visit is over; make a new one with atlas.doctor().")
         self._state = "running"
+        _RUNNING.add(self)
         with self.guarded():
             self._cells = running_cell()
         try:
@@ -147,15 +153,17 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self._open.close()
         self.history.close(error)
         self._state = "over"
+        _RUNNING.discard(self)
         self._op_events.without(self.diagnoses)
         self.diagnoses, self._told_of = [], {}
 
-    def leave_to_parent(self) -> None:
-        """In a process that was just forked."""
-        self.left_to_parent, self._state, self.found = True, "over", []
+    def _leave_child(self) -> None:
+        """In a process that was forked off: let it run as if nobody watched. What was found is its parent's."""
+        self.left_to_parent, self._state, self.found, self.checks = True, "over", [], ()
         self._op_events.without(self.diagnoses)
-        self.diagnoses, self._told_of, self.checks = [], {}, ()
+        self.diagnoses, self._told_of = [], {}
         self._open.close()
+        self.history.leave_to_parent()
 
     # -- telling diagnoses of events -----------------------------------------------------------------------------------
 
@@ -206,6 +214,15 @@ def _is_success(error: BaseException) -> bool:
     if not isinstance(error, SystemExit):
         return False
     return error.code is None or (isinstance(error.code, int) and error.code == 0)
+
+
+def _after_fork() -> None:
+    for visit in list(_RUNNING):
+        visit._leave_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Listener:
@@ -259,9 +276,6 @@ class _Listener:
         with self.visit.guarded():
             self.visit.history.step_ends()
             self.visit.tell("after_step", optimizer, _parameters(optimizer))
-
-    def left_to_parent(self) -> None:
-        self.visit.leave_to_parent()
 
     def scheduler_stepped(self, scheduler: Any) -> None:
         with self.visit.guarded():

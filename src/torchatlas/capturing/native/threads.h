@@ -1,5 +1,5 @@
 // A thread -> one whose ops and allocations are recorded: torch's callbacks and our listener are put on, and off again.
-// A profiler of torch's takes the listener's place for a while. A process that was forked is recorded by nobody.
+// A profiler of torch's takes the listener's place for a while.
 
 namespace {
 
@@ -74,15 +74,11 @@ void detach(Recorder* recorder) {
   if (me.blind) --recorder->aside, me.blind = false;
 }
 
-// In a process that was just forked: the recordings are its parent's. It has no other threads, and what they held stays so.
-PyObject* leave_to_parent(PyObject*, PyObject*) {
+// In a process that was just forked: it has no other threads, and what they held and where they were stays so for ever.
+PyObject* after_fork(PyObject*, PyObject*) {
   for (int slot = 0; slot < kSlots; ++slot) {
     inside[slot].store(0);
-    Recorder* recorder = slots[slot].load();
-    if (!recorder) continue;
-    new (&recorder->mutex) std::mutex;
-    detach(recorder);
-    slots[slot].store(nullptr);
+    if (Recorder* recorder = slots[slot].load()) new (&recorder->mutex) std::mutex;
   }
   return none();
 }
