@@ -23,7 +23,6 @@ from torchatlas.errors import StateError
 from torchatlas.interrupts import Bracket
 from torchatlas.torch_private import never_compiled
 
-
 _RUNNING: weakref.WeakSet[Visit] = weakref.WeakSet()
 
 
