@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -231,3 +233,23 @@ def test_an_option_after_the_script_gets_a_hint(folder: Path, script: str, hint:
     (folder / "some.py").write_text(script)
     result = doctor("some.py", "--json", "x")
     assert ("--json went to some.py: options of torchatlas come before" in result.stderr) == hint, result.stderr
+
+
+FORKS = """
+import os, sys
+child = os.fork() if hasattr(os, "fork") else None
+if child == 0:
+    print("child is over", flush=True)
+    sys.exit(5)
+print("child ended with", 5 if child is None else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.mark.child
+def test_a_process_that_the_script_forks_ends_as_it_does_alone(folder: Path) -> None:
+    (folder / "forks.py").write_text(FORKS)
+    ran = subprocess.run(
+        [sys.executable, "-m", "torchatlas", "doctor", "forks.py"], capture_output=True, text=True, timeout=120
+    )
+    assert ran.stdout.count("no fault found") == 1
+    assert "child ended with 5" in ran.stdout

@@ -99,6 +99,29 @@ def test_the_first_op_without_gradients_after_a_node_was_made(is_native: bool) -
     assert found.ops == ["neg", "exp"]
 
 
+def test_ops_outside_of_the_steps_of_optimizers(is_native: bool) -> None:
+    w = torch.ones(2, requires_grad=True)
+    other = torch.ones(2)
+    optimizer = torch.optim.SGD([w], 0.1, momentum=0.9)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        other.mul_(2.0)
+        loss = w.square().sum()
+        loss.backward()
+        return loss
+
+    def program() -> None:
+        for _ in range(2):  # in the second step the optimizer multiplies its momentum
+            optimizer.step(closure)
+        other.mul_(3.0)
+
+    found = heard(lambda name: Wants.OUTSIDE_STEPS if name == "mul_" else Wants.NOTHING, program, is_native)
+    assert found.ops == ["mul_"] * 3
+    everywhere = heard(lambda name: Wants.ALWAYS if name == "mul_" else Wants.NOTHING, program, is_native)
+    assert everywhere.ops == ["mul_"] * 5
+
+
 def test_a_diagnosis_that_fails_is_told_of_nothing_more(is_native: bool) -> None:
     class Fails(Heard):
         def op_ran(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:

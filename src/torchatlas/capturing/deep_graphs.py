@@ -44,7 +44,7 @@ class DeepPasses:
         if not numbers:
             return
         if max(numbers) - self._first > _MAYBE_DEEP:
-            make_safe(roots)
+            nodes_behind(roots)  # counts them, and makes them safe if they are many
         if not keeps_graph:
             self._first = max(self._first, *numbers)
 

@@ -26,6 +26,7 @@ class Wants(IntFlag):
     FIRST_WITHOUT_GRADIENTS = 4  # gradients are disabled, and autograd has made a node since the last such op
     # It writes to memory that several tensors have, or numpy. The recorder in Python tells of other writes, too.
     SHARED_WRITE = 8
+    OUTSIDE_STEPS = 16  # no optimizer is at work, or a closure runs that it calls
 
 
 class OpClock:

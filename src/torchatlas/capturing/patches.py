@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import sys
 import threading
 import types
@@ -80,6 +81,9 @@ _WATCHES: dict[int, Watches] = {}  # thread -> the recordings it is part of, out
 _INHERITED: weakref.WeakKeyDictionary[threading.Thread, Watches] = weakref.WeakKeyDictionary()
 _UNDO: list[Callable[[], Any]] = []
 _INSTALLED: set[Callable[[], None]] = set()  # of the patches that only some recordings need
+
+if hasattr(os, "register_at_fork"):  # else another thread may hold it for ever, as the new process sees it
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 def join(watch: Watcher, cell: Cell) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from traceback import format_exception
+from typing import NoReturn
 
 import click
 
@@ -77,11 +78,13 @@ def command(
             with visit:
                 _target.run_script(target)
         except SystemExit as error:
-            ended = None if visit.complete else error
+            ended = error if visit.left_to_parent or not visit.complete else None
             if error.code is not None and not isinstance(error.code, int):
                 echo(str(error.code), err=True)  # as Python does
         except BaseException as error:  # also an interrupt: what was found until then is told
             ended = error
+    if visit.left_to_parent:  # a process that the script has forked ends like any other
+        _end_as_alone(ended)
     findings = visit.findings
     failure = None if ended is None else f"{type(ended).__name__}: {ended}"
     if as_json:
@@ -102,6 +105,14 @@ def command(
     if ended is not None:
         sys.exit(THEIR_FAILURE)
     sys.exit(EXIT_CODES.get(findings.worst or "", OUR_FAILURE if findings.failures else 0))
+
+
+def _end_as_alone(ended: BaseException | None) -> NoReturn:
+    if isinstance(ended, SystemExit):
+        sys.exit(ended.code if isinstance(ended.code, int | None) else THEIR_FAILURE)
+    if ended is not None:
+        print_exception(ended)
+    sys.exit(0 if ended is None else THEIR_FAILURE)
 
 
 def _misplaced(script: str, arguments: tuple[str, ...], ended: BaseException | None) -> str:

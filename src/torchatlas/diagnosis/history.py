@@ -142,6 +142,14 @@ class History(Recorded):
         self._first_op = self.ops
         self._recordings, self._graphs = [], {}
 
+    def leave_to_parent(self) -> None:
+        """In a process that was just forked: record nothing there. Nobody may ever end it: a worker keeps every op."""
+        for recording in self._recordings:
+            if recording.running:
+                recording._close(None)
+        self._first_op = self.ops
+        self._recordings, self._graphs = [], {}
+
     def paused(self) -> AbstractContextManager[None]:
         """What runs in here is not recorded."""
         return self._recordings[-1].paused()

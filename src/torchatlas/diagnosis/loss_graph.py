@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import methodcaller
 from typing import Any
 
+import numpy as np
 import torch
 
-from torchatlas.autograd.graph_walk import leaf_of, reached, sequence_nr, starting_node
+from torchatlas.autograd.graph_walk import FIRST, leaf_of, reached, sequence_nr, starting_node
 from torchatlas.autograd.saved_tensors import SavedSlot, saved_by
 from torchatlas.diagnosis.findings import Where
 from torchatlas.diagnosis.history import Recorded
 from torchatlas.graph import Graph, GraphNode, Phase
+from torchatlas.graph.columns import KINDS, PHASES, Array
+from torchatlas.graph.nouns import NodeKind
+
+_OP, _FORWARD, _OTHER = KINDS.index(NodeKind.OP), PHASES.index(Phase.FORWARD), PHASES.index(Phase.OTHER)
+_NUMBER = methodcaller("_sequence_nr")
 
 
 @dataclass(eq=False)
@@ -39,6 +46,11 @@ class LossGraph:
             else:
                 found[kind] = [number]
         return found
+
+    @cached_property
+    def oldest(self) -> int:
+        """The smallest of autograd's numbers of the nodes; of leaves alone, a larger one than any other has."""
+        return min(min(map(_NUMBER, self.nodes), default=FIRST), FIRST)
 
     @cached_property
     def leaves(self) -> dict[int, torch.Tensor]:
@@ -75,30 +87,38 @@ class LossGraph:
         return self.recorded.graph
 
     @cached_property
-    def _op_by_number(self) -> dict[int, GraphNode]:
-        """Autograd's number of a node -> the forward op that made the node."""
+    def _op_by_number(self) -> dict[int, int]:
+        """Autograd's number of a node -> the forward op that made the node, by its id."""
         if self.forward is None:
             return {}
-        ops = [*self.forward.where(phase=Phase.FORWARD, kind="op"), *self.forward.where(phase=Phase.OTHER, kind="op")]
-        return {op.sequence_nr: op for op in reversed(ops) if op.sequence_nr is not None and op.sequence_nr >= 0}
+        columns = self.forward.columns
+        numbers = columns["node_sequence_nr"]
+        made = (columns["node_kind"] == _OP) & (numbers >= 0)
+        phases = (made & (columns["node_phase"] == phase) for phase in (_FORWARD, _OTHER))
+        rows = np.concatenate([np.flatnonzero(phase) for phase in phases])[::-1]  # the first one stays
+        return dict(zip(numbers[rows].tolist(), rows.tolist(), strict=True))
 
     def op_of(self, node: Any) -> GraphNode | None:
         """The forward op that made a node of autograd, if it was recorded."""
-        return self._op_by_number.get(sequence_nr(node))
+        row = self._op_by_number.get(sequence_nr(node))
+        return None if row is None or self.forward is None else self.forward.nodes[row]
 
     def written_after(self, op: GraphNode, storages: set[int] | None = None) -> list[GraphNode]:
         """The ops that wrote to some storages after this one; by default to those of its inputs and outputs."""
         if storages is None:
             storages = {v.storage.id for v in [*op.inputs, *op.outputs] if v.storage is not None}
-        return [node for node, written in self._writers if node.id > op.id and not written.isdisjoint(storages)]
+        nodes, written = self._written
+        later = nodes[(nodes > op.id) & np.isin(written, list(storages))]
+        return [] if self.forward is None else [self.forward.nodes[node] for node in np.unique(later).tolist()]
 
     @cached_property
-    def _writers(self) -> list[tuple[GraphNode, set[int]]]:
-        """The ops that write, and to which storages."""
+    def _written(self) -> tuple[Array, Array]:
+        """The ops that write, by their ids, and the storage that each writes to; several, if it writes to several."""
         if self.forward is None:
-            return []
-        writers = [node for node in self.forward.where(kind="op") if node.writes]
-        return [(node, {s.id for i in node.writes if (s := node.inputs[i].storage)}) for node in writers]
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        columns = self.forward.columns
+        rows = np.flatnonzero(columns["input_written"])
+        return self.forward.index.node_of_input[rows], columns["value_storage"][columns["input_value"][rows]]
 
     def parameters(self) -> dict[int, bool]:
         """The storages of all parameters, and whether they require a gradient."""

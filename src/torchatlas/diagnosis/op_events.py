@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _ALWAYS, _NOT_FINITE = int(Wants.ALWAYS), int(Wants.NOT_FINITE)
 _FIRST_WITHOUT_GRADIENTS, _SHARED_WRITE = int(Wants.FIRST_WITHOUT_GRADIENTS), int(Wants.SHARED_WRITE)
+_OUTSIDE_STEPS = int(Wants.OUTSIDE_STEPS)
 
 
 class OpEvents:
@@ -80,4 +81,6 @@ class OpEvents:
             number, before = next_sequence_nr(), self._number
             self._number = number
             why |= _FIRST_WITHOUT_GRADIENTS if number != before else 0
+        if wants & _OUTSIDE_STEPS and not self._visit.history.in_step:
+            why |= _OUTSIDE_STEPS
         return why

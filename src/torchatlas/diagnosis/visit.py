@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -20,6 +22,8 @@ from torchatlas.diagnosis.op_events import OpEvents
 from torchatlas.errors import StateError
 from torchatlas.interrupts import Bracket
 from torchatlas.torch_private import never_compiled
+
+_RUNNING: weakref.WeakSet[Visit] = weakref.WeakSet()
 
 
 class Visit(Bracket["Visit"], Sequence[Finding]):
@@ -44,6 +48,7 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self.complete = True  # unless an exception ended it
         self.error: BaseException | None = None  # that ends it, during `at_end` alone: nobody may keep it
         self.ended_by = ""  # the class of that exception
+        self.left_to_parent = False  # in a process that the program has forked: its parent is watched
         self._open = ExitStack()
         self._state = "new"
         self._cells: dict[str, str] = {}  # of the notebook that runs: file -> id of the cell
@@ -116,6 +121,7 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         if self._state != "new":
             raise StateError("This visit is over; make a new one with atlas.doctor().")
         self._state = "running"
+        _RUNNING.add(self)
         with self.guarded():
             self._cells = running_cell()
         try:
@@ -130,6 +136,8 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         return self
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.left_to_parent:
+            return
         try:
             self._open.close()
             self.complete = error is None or _is_success(error)
@@ -144,8 +152,17 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self._open.close()
         self.history.close(error)
         self._state = "over"
+        _RUNNING.discard(self)
         self._op_events.without(self.diagnoses)
         self.diagnoses, self._told_of = [], {}
+
+    def _leave_child(self) -> None:
+        """In a process that was forked off: let it run as if nobody watched. What was found is its parent's."""
+        self.left_to_parent, self._state, self.found, self.checks = True, "over", [], ()
+        self._op_events.without(self.diagnoses)
+        self.diagnoses, self._told_of = [], {}
+        self._open.close()
+        self.history.leave_to_parent()
 
     # -- telling diagnoses of events -----------------------------------------------------------------------------------
 
@@ -196,6 +213,15 @@ def _is_success(error: BaseException) -> bool:
     if not isinstance(error, SystemExit):
         return False
     return error.code is None or (isinstance(error.code, int) and error.code == 0)
+
+
+def _after_fork() -> None:
+    for visit in list(_RUNNING):
+        visit._leave_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Listener:

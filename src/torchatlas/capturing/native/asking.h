@@ -4,7 +4,7 @@
 namespace {
 
 // Why a listener is told of an op; op_listening.py has the same.
-constexpr int kAlways = 1, kNotFinite = 2, kNoGradients = 4, kSharedWrite = 8;
+constexpr int kAlways = 1, kNotFinite = 2, kNoGradients = 4, kSharedWrite = 8, kOutsideSteps = 16;
 
 inline void Recorder::note_error() {  // with the GIL: the first one is kept, for Core.error
   if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // it is the program's
@@ -164,7 +164,7 @@ inline bool is_shared(const at::Tensor& tensor) {
   return !is_plain(impl) || impl->unsafe_storage().use_count() > 1 || !impl->unsafe_storage().resizable();
 }
 
-inline int Recorder::reasons(const Frame& frame, const std::vector<IValue>& outputs) {
+inline int Recorder::reasons(Local& me, const Frame& frame, const std::vector<IValue>& outputs) {
   int wants = frame.plan->wants, why = wants & kAlways;
   if (wants & kNotFinite) {
     bool finite = true;
@@ -182,6 +182,7 @@ inline int Recorder::reasons(const Frame& frame, const std::vector<IValue>& outp
     }
     if (shared) why |= kSharedWrite;
   }
+  if (wants & kOutsideSteps && !cell_of(me)->code) why |= kOutsideSteps;
   return why;
 }
 

@@ -116,7 +116,7 @@ inline void Recorder::leave(const at::RecordFunction& fn) {
     if (told) note_number(at::sequence_number::peek() - 2 * frame.writes_view - 1, row.grad);
     if (frame.plan->wants && !raised) {
       lock.unlock();
-      if (int why = reasons(frame, fn.outputs())) tell(me, frame, why, fn.outputs());
+      if (int why = reasons(me, frame, fn.outputs())) tell(me, frame, why, fn.outputs());
       lock.lock();
     }
     row.tokens = tokens.size(), row.values = values.size();

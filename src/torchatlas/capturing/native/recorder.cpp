@@ -83,7 +83,7 @@ PyObject* line_here(PyObject*, PyObject*) {  // (code, instruction) of the calli
 
 PyMethodDef functions[] = {
     {"look_away", look_away, METH_O, nullptr}, {"looking_away", is_looking_away, METH_NOARGS, nullptr},
-    {"step_aside", step_aside, METH_NOARGS, nullptr}, {"step_back", step_back, METH_NOARGS, nullptr},
+    {"after_fork", after_fork, METH_NOARGS, nullptr}, {"step_aside", step_aside, METH_NOARGS, nullptr}, {"step_back", step_back, METH_NOARGS, nullptr},
     {"has_room", has_room, METH_NOARGS, nullptr}, {"clock_ns", clock_ns, METH_NOARGS, nullptr}, {"line_here", line_here, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 int fill(PyObject* module) {

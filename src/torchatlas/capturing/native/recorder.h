@@ -184,7 +184,7 @@ struct Recorder {
   void call(Local& me, PyObject* function, const Ref& arguments);
   void note_error();
   void note_number(int64_t number, bool grad);
-  int reasons(const Frame& frame, const std::vector<IValue>& outputs);
+  int reasons(Local& me, const Frame& frame, const std::vector<IValue>& outputs);
   void tell(Local& me, const Frame& frame, int why, const std::vector<IValue>& outputs);
   void tell_before(Local& me, const Frame& frame);
   void tell_after(Local& me, const Frame& frame, bool raised, const std::vector<IValue>& outputs);

@@ -74,6 +74,15 @@ void detach(Recorder* recorder) {
   if (me.blind) --recorder->aside, me.blind = false;
 }
 
+// In a process that was just forked: it has no other threads, and what they held and where they were stays so for ever.
+PyObject* after_fork(PyObject*, PyObject*) {
+  for (int slot = 0; slot < kSlots; ++slot) {
+    inside[slot].store(0);
+    if (Recorder* recorder = slots[slot].load()) new (&recorder->mutex) std::mutex;
+  }
+  return none();
+}
+
 PyObject* step_aside(PyObject*, PyObject*) {  // a profiler is about to take our place in this thread
   for (auto* top = Listener::top(); dynamic_cast<Listener*>(top); top = Listener::top()) {
     put_aside.push_back(c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE));

@@ -32,6 +32,7 @@ class DataWrite(Diagnosis):
         # By address: an alias that came through numpy is another storage, and memory that was saved is not reused.
         # Then by part, the latest last: the op, the storage in the recording.
         self._written: dict[int, dict[Part, tuple[int, int | None]]] = {}
+        self._latest = 0  # op that has written
         self._suspected = Doublings()  # passes, by the kind of node, the slot and the line of backward
         self._reported: set[tuple[int, str]] = set()  # autograd's number of a node, and the slot
 
@@ -50,11 +51,13 @@ class DataWrite(Diagnosis):
             if isinstance(tensor, torch.Tensor) and (address := memory_address(tensor)):
                 parts, part = self._written.setdefault(address, {}), _part(tensor)
                 parts.pop(part, None)
-                parts[part] = self.history.ops, self.history.storage_of(tensor)
+                self._latest = self.history.ops
+                parts[part] = self._latest, self.history.storage_of(tensor)
 
     def before_backward(self, backward: BackwardPass) -> None:
         found = dict[tuple[int, str], tuple[Any, SavedSlot, list[int | None]]]()
-        for kind, numbers in backward.kinds.items() if self._written else ():
+        looks = dict[tuple[str, str], bool]()  # by the kind of node and the slot
+        for kind, numbers in backward.kinds.items() if self._may_be_overwritten(backward) else ():
             for node, data in saved_data(kind, map(backward.nodes.__getitem__, numbers)):
                 if (parts := self._written.get(memory_address(data))) is None:
                     continue
@@ -64,24 +67,38 @@ class DataWrite(Diagnosis):
                     continue
                 part = _part(data)
                 if any(op >= first and _touches(other, part) for other, (op, _) in parts.items()):
-                    found |= {(number, each[1].slot): each for each in self._suspects(node, number, first)}
-        kinds = {(short(node), saved.slot) for node, saved, _ in found.values()}
-        looks = {kind for kind in kinds if self._suspected.count((kind, backward.line))}
-        for key, (node, saved, written) in found.items():
-            if (short(node), saved.slot) in looks:  # the recording is read
-                self._reported.add(key)
-                self._report(backward, node, saved, written)
+                    for saved, written in self._suspects(node, number, first, looks):
+                        place = short(node), saved.slot
+                        if place not in looks:
+                            looks[place] = self._suspected.count((place, backward.line))
+                        if looks[place]:
+                            found[number, saved.slot] = node, saved, written
+        for key, (node, saved, written) in found.items():  # the recording is read
+            self._reported.add(key)
+            self._report(backward, node, saved, written)
 
-    def _suspects(self, node: Any, number: int, first: int) -> Iterator[tuple[Any, SavedSlot, list[int | None]]]:
-        """What a node saved and something has written to since, unnoticed by torch; and the storages, as they were."""
+    def _may_be_overwritten(self, backward: BackwardPass) -> bool:
+        """False if the latest write came before the graph: so it is in a loop whose steps write to parameters."""
+        if not self._written:
+            return False
+        first = self.history.first_op(backward.oldest)
+        return first is not None and self._latest >= first
+
+    def _suspects(
+        self, node: Any, number: int, first: int, looks: dict[tuple[str, str], bool]
+    ) -> Iterator[tuple[SavedSlot, list[int | None]]]:
+        """What a node saved and something has written to since, unnoticed by torch; and the storages, as they were.
+
+        Not of slots that this pass is known to be no pass to look at.
+        """
         for saved in saved_by(node):
             parts = None if saved.data is None else self._written.get(memory_address(saved.data))
-            if saved.data is None or parts is None:
+            if saved.data is None or parts is None or not looks.get((short(node), saved.slot), True):
                 continue
             part = _part(saved.data)
             written = [storage for other, (op, storage) in parts.items() if op >= first and _touches(other, part)]
             if written and (number, saved.slot) not in self._reported and saved.expected_version() == saved.version:
-                yield node, saved, written
+                yield saved, written
 
     def _first_after(self, node: Any, number: int) -> int:
         """The first op that can have written to what a node saved.

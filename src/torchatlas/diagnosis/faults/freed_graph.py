@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import methodcaller
 from typing import Any
 
 from torchatlas.autograd.saved_tensors import saved_by
@@ -12,8 +11,6 @@ from torchatlas.diagnosis.events import RefusedBackward, diagnosis
 from torchatlas.diagnosis.findings import Finding, at
 from torchatlas.diagnosis.loss_graph import LossGraph, short
 from torchatlas.torch_private import next_sequence_nr
-
-_NUMBER = methodcaller("_sequence_nr")  # autograd's; those of leaves have the largest there is
 
 
 @diagnosis
@@ -26,7 +23,7 @@ class FreedGraph(RefusedBackward):
 
     def before_backward(self, backward: BackwardPass) -> None:
         self._suspected = []
-        if backward.nodes and min(map(_NUMBER, backward.nodes)) <= self._newest:
+        if backward.nodes and backward.oldest <= self._newest:
             super().before_backward(backward)
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:

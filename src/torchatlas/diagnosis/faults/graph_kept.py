@@ -30,6 +30,7 @@ _MOST_LOOKED_AT = 200  # tensors whose graphs are walked, one by one
 _MOST_OF_A_LINE = 1_000  # tensors whose graphs are counted
 _MOST_LINES = 5  # that are named
 _MOST_ASKED_FOR = 20  # tensors of a line: who holds them takes long to find out
+_KEY = "torchatlas sees how long this node lives"
 _FIRST_LOOK = 8  # iterations before what lies inside of graphs is looked at for the first time, then twice as many
 
 
@@ -61,7 +62,7 @@ class CallsOfLine:
 
 
 class NodeLives:
-    """A hook that lives as long as its node, and learns whether a backward pass came by."""
+    """What lives as long as its node: a hook that learns whether a backward pass came by, or in the node's metadata."""
 
     def __init__(self, calls: CallsOfLine | None) -> None:
         self.calls = calls
@@ -76,7 +77,7 @@ class MarkedRoot:
     """The root of a graph that was made in some iteration."""
 
     alive: weakref.ref[NodeLives]
-    handle: Any
+    handle: Any  # of the hook, if it is one
     line: Where
     step: int
     root: tuple[str, int]  # its name and autograd's number
@@ -127,8 +128,11 @@ class GraphKept(Diagnosis):
                 self._look_at(calls)
 
     def _mark(self, node: Any, line: Where, calls: CallsOfLine | None) -> None:
-        lives = NodeLives(calls)
-        handle = node.register_prehook(lives)
+        lives, handle = NodeLives(calls), None
+        if calls is None or calls.used:  # nobody has to know of a backward pass: a hook would be called in each
+            node.metadata.setdefault(_KEY, []).append(lives)
+        else:
+            handle = node.register_prehook(lives)
         self._graphs.append(MarkedRoot(weakref.ref(lives), handle, line, self.history.steps, _root(node)))
 
     def _look_at(self, calls: CallsOfLine) -> None:
@@ -175,7 +179,8 @@ class GraphKept(Diagnosis):
         self._look_inside()
         self._count_again()
         for graph in self._graphs:
-            graph.handle.remove()
+            if graph.handle is not None:
+                graph.handle.remove()
 
     def _look(self) -> None:
         self._graphs = [graph for graph in self._graphs if graph.alive() is not None]

@@ -55,6 +55,9 @@ class KeptState(Diagnosis):
             carried.times += 1
             carried.most = max(carried.most, carried.times)
             if carried.times <= _FEWEST:
+                numbers = [number for node in backward.carried if (number := sequence_nr(node)) in carried.held]
+                carried.name = carried.name or next((carried.held[number] for number in numbers), "")
+            if carried.times == _FEWEST:
                 self._find_lines(carried, backward)
         carried.steps, carried.newest = self.history.steps, newest
         carried.held = dict(_variables()) if carried.times <= _FEWEST and not carried.name else {}
@@ -62,13 +65,14 @@ class KeptState(Diagnosis):
     def _find_lines(self, carried: CarriedState, backward: BackwardPass) -> None:
         makers = self.history.makers_of(map(sequence_nr, backward.carried)).values()
         lines = {op.source: op for op in sorted(makers, key=lambda op: op.id)}
-        names = [carried.held[number] for node in backward.carried if (number := sequence_nr(node)) in carried.held]
-        carried.name = carried.name or next(iter(names), "")
         carried.made_by = tuple(at("carried over from the iteration before: made by", op) for op in lines.values())
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
         if error is not None and backward.carried and "modified by an inplace operation" in str(error):
             self._raised = True
+            carried = None if backward.line is None else self._lines.get(backward.line)
+            if carried is not None and 0 < carried.times < _FEWEST:
+                self._find_lines(carried, backward)
 
     def at_end(self, complete: bool) -> None:
         for carried in self._lines.values():

@@ -19,10 +19,11 @@ from torchatlas.diagnosis.gradient_cuts import GradientCuts, cut_by, gradients_w
 from torchatlas.diagnosis.history import History, raising_line
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.loss_graph import LossGraph
+from torchatlas.diagnosis.variable_names import attributes_of
 from torchatlas.graph import Graph, GraphNode
 
 _MOST = 3  # cuts that are named
-_GRADIENT = re.compile(r"(?<![.\w])(\w+)\.grad\b")  # of a variable, not of an attribute
+_GRADIENT = re.compile(r"(?<![.\w\])])([\w.]+)\.grad\b")  # of a variable, or of an attribute of one
 Named = tuple[str, int | None]  # a parameter and its storage; tensors of their own may share a name
 _LOOK_FOR = (
     "look for detach(), no_grad, argmax or a cast to integers between them and the loss; or freeze what is not to be "
@@ -206,7 +207,7 @@ def gradient_of_result(error: BaseException, history: History) -> Finding | None
         trace = trace.tb_next
     variables = {} if frame is None else {**frame.f_globals, **variables_of(frame)}
     for name in _GRADIENT.findall(line.text):
-        tensor = variables.get(name)
+        tensor = _named(name, variables)
         if isinstance(tensor, torch.Tensor) and not tensor.is_leaf and not tensor.retains_grad:
             maker = None if tensor.grad_fn is None else history.maker_of(sequence_nr(tensor.grad_fn))
             made = "" if maker is None or maker.source is None else maker.source.text
@@ -228,8 +229,18 @@ def gradient_of_result(error: BaseException, history: History) -> Finding | None
     return None
 
 
+def _named(path: str, variables: Mapping[str, Any]) -> Any:
+    """What a variable holds, or an attribute, as in net.w: classes of the program are not asked."""
+    name, *attributes = path.split(".")
+    found = variables.get(name)
+    for attribute in attributes:
+        found = attributes_of(found).get(attribute)
+    return found
+
+
 def _updates(text: str, name: str, of_leaf: bool) -> bool:
-    """True if a line puts a variable less its gradient in the variable's place: w = w - rate * w.grad.
+    """True if a line puts a variable less its gradient in the variable's place: w = w - rate * w.grad, or all of a list
+    in the place of the list: ws = [w - rate * w.grad for w in ws].
 
     The gradient may have another name, as in w = w - rate * g. Then the old w has to be a leaf: h = h + block(h) is no
     update.
@@ -241,12 +252,13 @@ def _updates(text: str, name: str, of_leaf: bool) -> bool:
     for statement in statements:
         if not isinstance(statement, ast.Assign):
             continue
-        assigned = [each for target in statement.targets for each in ast.walk(target)]
-        if any(isinstance(each, ast.Name) and each.id == name for each in assigned):
+        loops = [each for each in ast.walk(statement.value) if isinstance(each, ast.comprehension)]
+        assigned = {ast.unparse(each) for target in statement.targets for each in ast.walk(target)}
+        if name in assigned or any(name == ast.unparse(loop.target) for loop in loops):
             read = list(ast.walk(statement.value))
             sums = [each for each in read if isinstance(each, ast.BinOp) and isinstance(each.op, (ast.Add, ast.Sub))]
             return any(isinstance(each, ast.Attribute) and ast.unparse(each) == f"{name}.grad" for each in read) or (
-                of_leaf and any(isinstance(each.left, ast.Name) and each.left.id == name for each in sums)
+                of_leaf and name in assigned and any(ast.unparse(each.left) == name for each in sums)
             )
     return False
 

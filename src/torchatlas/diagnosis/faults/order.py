@@ -67,7 +67,10 @@ def _relevant(operation: str) -> str | None:
 
 def wants_clipping(plan: Plan) -> Wants:
     """What to hear of an operator in order to know of clipping and unscaling."""
-    return Wants.NOTHING if _relevant(plan.name) is None else Wants.ALWAYS
+    name = _relevant(plan.name)
+    if name is None:
+        return Wants.NOTHING
+    return Wants.OUTSIDE_STEPS if name in _WRITES else Wants.ALWAYS  # optimizers multiply much that is no gradient
 
 
 def unscales(plan: Plan) -> bool:

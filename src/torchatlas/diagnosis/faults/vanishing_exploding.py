@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -53,11 +52,8 @@ class VanishingExploding(Diagnosis):
         if not self._looks:
             return ()
         nodes = [number for number, leaf in backward.leaves.items() if leaf.dim() >= 2]
-        kinds = Counter(map(type, backward.nodes))
-        often = {kind for kind, count in kinds.items() if count >= _FEWEST_REPEATS}
-        for kind in dict.fromkeys(map(type, backward.nodes)):  # those of one loop are as many
-            if kind in often and len(nodes) < _MOST_NODES:
-                alike = [number for number, node in enumerate(backward.nodes) if type(node) is kind]
+        for alike in backward.kinds.values():  # those of one loop are as many
+            if len(alike) >= _FEWEST_REPEATS and len(nodes) < _MOST_NODES:
                 nodes += [number for number in alike if number not in backward.leaves]
         return nodes
 
