@@ -229,7 +229,7 @@ inline void Recorder::note_place(Local& me, Frame& frame, bool grad) {
 }
 
 inline int Recorder::kind_of(Local& me, PyCodeObject* code) {
-  if (me.codes_of != generation) me.codes.fill({}), me.codes_of = generation;
+  if (me.codes_of != known_codes) me.codes.fill({}), me.codes_of = known_codes;
   auto& cached = me.codes[(reinterpret_cast<uintptr_t>(code) >> 5) % me.codes.size()];
   if (cached.first == code) return cached.second;
   {

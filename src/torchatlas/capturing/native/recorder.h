@@ -133,6 +133,7 @@ struct Recorder {
 
   int slot = -1;
   uint64_t generation = 0, order = 0;  // `order`: which of several recordings began first
+  uint64_t known_codes = 0;            // which recording the code objects in Local::codes belong to
 
   Local& local() { return locals[slot]; }
 
