@@ -441,3 +441,25 @@ def test_a_fault_of_ours_is_told(native: None, monkeypatch: pytest.MonkeyPatch) 
         total = torch.ones(3).add(1).sum()
     assert total == 6
     assert any("cannot describe aten::" in note for note in rec.graph.notes)
+
+
+@pytest.mark.usefixtures("native")
+def test_an_exception_in_a_callback_is_told_and_nothing_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It left its thread counted among those that use the recorder, and the end of the recording waited for ever."""
+    describe = NativeRecorder._describe
+
+    def wrong(recorder: NativeRecorder, name: str, overload: str) -> tuple[Any, ...]:
+        number, readable, sliced, words, slots, others, keywords, _, *rest = describe(recorder, name, overload)
+        written = (99,) if name == "aten::mul_" else ()  # there is no such argument
+        return (number, readable, sliced, words, slots, others, keywords, written, *rest)
+
+    monkeypatch.setattr(NativeRecorder, "_describe", wrong)
+    monkeypatch.setattr("torchatlas.capturing.native.recorder._IDLE", [])
+    x = torch.ones(3, requires_grad=True)
+    rec = atlas.recording(native=True)
+    with pytest.warns(RuntimeWarning, match=r"a fault of torchatlas: .* invalid index Index = 99; Length = 2; ops may"), rec:
+        y = x * 2
+        y.mul_(3)
+        z = y + 1
+    assert z.tolist() == [7.0, 7.0, 7.0]
+    assert [str(node.operation) for node in rec.graph.where(kind="op")] == ["aten.mul.Tensor", "aten.add.Tensor"]

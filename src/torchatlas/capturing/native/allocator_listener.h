@@ -47,15 +47,16 @@ struct Listener : torch::profiler::impl::ProfilerStateBase {
   bool memoryProfilingEnabled() const override { return true; }
 
   void reportMemoryUsage(void* data, int64_t bytes, size_t total, size_t reserved, c10::Device device) override {
-    inside[slot].fetch_add(1);
-    Recorder* recorder = slots[slot].load();
-    if (recorder && recorder->generation == generation) {
-      Lock lock(*recorder);
-      bool ours = looking_away || locals[slot].busy;  // what we allocate ourselves does not count
-      if (bytes < 0 && recorder->freed(data)) ours = false;
-      if (!ours) recorder->count(bytes);
+    if (running[slot].load() == generation) {
+      Inside here(slot);
+      Recorder* recorder = slots[slot].load();
+      if (recorder && recorder->generation == generation) {
+        Lock lock(*recorder);
+        bool ours = looking_away || locals[slot].busy;  // what we allocate ourselves does not count
+        if (bytes < 0 && recorder->freed(data)) ours = false;
+        if (!ours) recorder->count(bytes);
+      }
     }
-    inside[slot].fetch_sub(1);
     if (outer) outer->reportMemoryUsage(data, bytes, total, reserved, device);
   }
 

@@ -84,7 +84,7 @@ void wait_until_left(int slot) {  // by all threads that are in a callback
 void end_recording(Recorder& r) {
   if (!is_running(r)) return;
   detach(&r);
-  slots[r.slot].store(nullptr);
+  running[r.slot].store(0), slots[r.slot].store(nullptr);
   wait_until_left(r.slot);
 }
 
@@ -110,7 +110,7 @@ PyObject* core_start(PyObject* self, PyObject* cell) {
     if (slots[slot].load()) continue;
     r.slot = slot, r.order = r.generation = r.known_codes = ++generations, r.cell = reinterpret_cast<Cell*>(cell);
     r.aside = 0, r.deaf = false;
-    slots[slot].store(&r);
+    slots[slot].store(&r), running[slot].store(r.generation);
     attach(&r, r.cell);
     keep_quiet();
     Py_RETURN_TRUE;
@@ -142,10 +142,10 @@ PyObject* core_hand_over(PyObject* self, PyObject* args) {
   if (!whole) Py_RETURN_FALSE;
   next.slot = r.slot, next.generation = r.generation, next.order = r.order, next.cell = reinterpret_cast<Cell*>(cell);
   next.known_codes = ++generations, next.aside = 0, next.deaf = false;
-  me.cell = next.cell, me.depth = 0;
+  me.cell = next.cell, forget_frames(me);
   slots[r.slot].store(&next);
-  r.generation = ++generations;  // of no thread: what is still asked of this one must not end the other
   wait_until_left(r.slot);
+  r.generation = ++generations;  // of no thread: what is still asked of this one must not end the other
   end_rows(r);
   Py_RETURN_TRUE;
 }
