@@ -404,8 +404,10 @@ import torch, torchatlas as atlas
 net = torch.nn.Linear(8, 8)
 net(torch.ones(2, 8)).sum().backward()
 for _ in range(3):
+    old = [torch.ones(2) for _ in range(3000)]
     with atlas.recording(native=True) as rec:
         net.zero_grad()  # frees memory from before
+        old.clear()  # and much of it, with no op in between
         net(torch.ones(2, 8)).sum().backward()
     rec.graph
 print(rec.graph.metadata["recorder"])

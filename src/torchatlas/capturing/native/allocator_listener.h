@@ -44,7 +44,10 @@ struct Listener : torch::profiler::impl::ProfilerStateBase {
       : ProfilerStateBase(torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::Disabled)),
         slot(slot), generation(generation), outer(outer) {}
   torch::profiler::impl::ActiveProfilerType profilerType() override { return torch::profiler::impl::ActiveProfilerType::NONE; }
-  bool memoryProfilingEnabled() const override { return true; }
+  bool memoryProfilingEnabled() const override {  // asked at every allocation, and before that warning could be printed
+    keep_quiet();
+    return true;
+  }
 
   void reportMemoryUsage(void* data, int64_t bytes, size_t total, size_t reserved, c10::Device device) override {
     if (running[slot].load() == generation) {

@@ -90,7 +90,6 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
   }
   if (row.needs && frame.plan->writes) note_views(frame, inputs);
   lock.unlock();
-  keep_quiet();
   if (op->changes_layout && !inputs.empty() && inputs[0].isTensor()) frame.relaid.push_back(inputs[0].toTensor());
   for (size_t i = op->positional; i < inputs.size(); ++i) {  // out=
     if (op->arguments[i].written) each_tensor(inputs[i], [&](const at::Tensor& t) { frame.relaid.push_back(t); });

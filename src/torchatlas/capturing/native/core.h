@@ -112,7 +112,6 @@ PyObject* core_start(PyObject* self, PyObject* cell) {
     r.aside = 0, r.deaf = false;
     slots[slot].store(&r), running[slot].store(r.generation);
     attach(&r, r.cell);
-    keep_quiet();
     Py_RETURN_TRUE;
   }
   Py_RETURN_FALSE;
