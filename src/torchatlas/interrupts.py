@@ -35,11 +35,16 @@ class signals_deferred:
     `signal.set_wakeup_fd` hears of a signal when it arrives, once.
     """
 
+    _waits_in: int | None = None  # the thread in which signals wait by now: those inside of others have nothing to do
+
     def __enter__(self) -> None:
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
         self._arrived: dict[int, None] = {}  # each once, as the system delivers them
-        if threading.get_ident() != threading.main_thread().ident:
+        self._is_outermost = False
+        thread = threading.get_ident()
+        if thread == signals_deferred._waits_in or thread != threading.main_thread().ident:
             return
+        self._is_outermost = True
         arrived = self._arrived
         self._note = lambda number, frame: arrived.setdefault(number)
         try:
@@ -48,11 +53,15 @@ class signals_deferred:
                 if callable(handler):
                     self._handlers[number] = handler
                     _signal.signal(number, self._note)
+            signals_deferred._waits_in = thread
         except BaseException:  # the handler of a signal that does not wait yet
             self._put_back()
             raise
 
     def __exit__(self, *raised: object) -> None:
+        if not self._is_outermost:
+            return
+        signals_deferred._waits_in = None
         try:
             self._put_back()
         except BaseException:

@@ -101,6 +101,25 @@ def test_files_and_parts_keep_device_times(step: Graph, tmp_path: Path, suffix: 
         again.save(tmp_path / f"bad{'.atlas' if suffix == '.html' else suffix}")
 
 
+def test_all_modules_are_summed_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking one module after the other went through all nodes each time."""
+    graph = atlas.capture(nn.Sequential(*[nn.Linear(2, 2) for _ in range(40)]), torch.ones(1, 2))
+    ops = [node.id for node in graph.where(kind="op")]
+    reads = []
+
+    class Counted(dict[str, int]):
+        def get(self, key: str, default: Any = None) -> Any:
+            reads.append(key)
+            return super().get(key, default)
+
+    graph.metadata["device_times"] = {"trace": "", "step": 0, "by_node": Counted({str(node): 10 for node in ops})}
+    monkeypatch.setattr(atlas.Graph, "where", None)
+    times = {path: scope.device_time_ns for path, scope in graph.scopes.items()}
+    assert times[""] == 10 * len(ops)
+    assert times["7"] == 20  # t and addmm
+    assert len(reads) == len(graph)
+
+
 def test_a_run_of_now_is_found_whole(tmp_path: Path) -> None:
     """Without numbers, in another order of processes, and with ops that the graph does not have before it."""
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Softmax(-1))

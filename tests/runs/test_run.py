@@ -274,6 +274,19 @@ def test_limits_of_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 Run.load(path)
 
 
+@pytest.mark.parametrize("rare", [2, 60])
+def test_rare_structures_are_found_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rare: int) -> None:
+    of_steps = [*range(rare), *[rare] * 400 * rare]
+    met = [structure(number, min(number, rare)) for number in range(rare + 1)]
+    path = written(tmp_path / "run.atlas", *met, steps(number=[*range(len(of_steps))], structure=of_steps))
+    found = Run.load(path)
+    asked: list[str] = []
+    column = Run._column
+    monkeypatch.setattr(Run, "_column", lambda run, name: asked.append(name) or column(run, name))
+    assert found.odd().numbers == [*range(rare)]
+    assert asked.count("structure") == 4  # for times, peaks, counts and the rare ones
+
+
 def loaded_or_refused(folder: Path) -> tuple[Run | None, str]:
     try:
         return Run.load(folder), ""

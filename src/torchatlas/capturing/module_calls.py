@@ -10,15 +10,15 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from torchatlas.capturing import compiled, patches
 from torchatlas.capturing.collectives import keep_group, note_process
 from torchatlas.capturing.frames import recomputing, user_line
+from torchatlas.capturing.module_trees import ModuleTree, Owner, tree_of
 from torchatlas.capturing.patches import Cell
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import Recomputed
@@ -29,19 +29,6 @@ from torchatlas.torch_private import (
     never_compiled,
     next_sequence_nr,
 )
-
-
-@dataclass(slots=True)
-class Owner:
-    """A module or optimizer that was called. `path` is relative to `root`, the owner whose tree it belongs to."""
-
-    reference: Callable[[], Any]  # weak
-    type: str
-    path: str
-    root: int
-    kind: str = "module"  # module | optimizer | thread
-    thread: str = ""  # the name of a thread
-    first_sequence_nr: int = 0  # autograd counts in every thread anew
 
 
 @dataclass
@@ -59,9 +46,13 @@ class Watch:
     parameter_groups: dict[int, list[list[Named]]] = field(default_factory=dict)  # of optimizers with several
     in_backward: dict[int, tuple[int, Any]] = field(default_factory=dict)  # a step's call -> backward node, user's line
     hears_schedulers: bool = False
+    outermost_only: bool = False
     names: TensorNames = field(init=False)
     named: bool = False  # whether a model was given; `model` itself is let go of when the recording stops
     _numbers: dict[int, int] = field(default_factory=dict)  # id of a module or optimizer -> owner number
+    _optimizers: list[weakref.ref[Any]] = field(default_factory=list)  # that stepped
+    _others: list[tuple[str, str, int]] = field(default_factory=list)  # kind, class and number of owners in no tree
+    _trees: list[tuple[int, ModuleTree]] = field(default_factory=list)  # with the number of the root
     _graphs: dict[int, tuple[weakref.ref[Any], str]] = field(default_factory=dict)  # of inductor: by id, their names
     _forks: list[Recorder] = field(default_factory=list)  # of the recorder, one per thread that joined
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -74,29 +65,33 @@ class Watch:
     def is_native(self) -> bool:
         return self.recorder.kind == "native"
 
-    def start(self) -> None:
+    def start(self, predecessor: Watch | None = None) -> None:
+        """Begin, in the place of another one if there is a predecessor."""
         note_process(self.recorder.metadata)
         self.names = TensorNames(self.recorder.numbers)
         self.named = self.model is not None
         if self.model is not None:
             self._add_tree(self.model)
-        patches.join(self, self.recorder.current)
+        if predecessor is None:
+            patches.join(self, self.recorder.current)
+        else:
+            patches.replace(predecessor, self, self.recorder.current)
 
     def stop(self) -> None:
         patches.leave(self)
+        self.finish()
+
+    def finish(self) -> None:
+        """Name what came to be meanwhile."""
         note_process(self.recorder.metadata)
         self.recorder.numbers.meet_strangers()
         for fork in self._forks:
             fork.silence()
-        for owner in self.owners:
-            if owner.kind == "optimizer" and (optimizer := owner.reference()) is not None:
+        for reference in self._optimizers:
+            if (optimizer := reference()) is not None:
                 self.names.name_states(optimizer)
-        trees: dict[int, list[tuple[str, nn.Module]]] = {}
-        for owner in self.owners:
-            if owner.kind == "module" and (module := owner.reference()) is not None:
-                trees.setdefault(owner.root, []).append((owner.path, module))
-        for root, modules in trees.items():
-            self.names.name_late(modules, root)
+        for root, tree in self._trees:
+            self.names.name_late(tree, root)
         # What is only needed while it runs, and would keep the model, or the recording, alive until it is decoded.
         self.model = self.on_model_call = self.on_model_result = None
         self._forks.clear()
@@ -127,13 +122,19 @@ class Watch:
             self.on_model_result(result)
         return result
 
+    def signature(self) -> int:
+        """Equal for recordings in which the same modules and optimizers, by path and class, were met in this order."""
+        return hash((*[(root, tree.signature) for root, tree in self._trees], *self._others))
+
     def call_named(self, path: str, kind: str, outer: int) -> int:
         """A call inside `outer` of a module that a tracer noted: of the model's tree, by path and class."""
         number = next((number for number, owner in enumerate(self.owners) if owner.path == path), None)
         if number is None:
             number = len(self.owners)
+            self._others.append(("named", path, number))
             self.owners.append(Owner(lambda: None, kind, path, 0))
-        self.owners[number].type = kind  # a tracer leaves only the shell of the modules that it went into
+        # A tracer leaves only the shell of the modules that it went into
+        self.owners[number] = replace(self.owners[number], type=kind)
         return self._call(number, outer)
 
     def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any:
@@ -186,6 +187,7 @@ class Watch:
         self._forks.append(fork)
         owner = self.owners[self.call_owner[cell[0]]] if cell[0] >= 0 else None
         path, root, kind = (owner.path, owner.root, owner.type) if owner is not None else ("", -1, "")
+        self._others.append(("thread", kind, len(self.owners)))
         self.owners.append(Owner(weakref.ref(thread), kind, path, root, "thread", thread.name, next_sequence_nr()))
         fork.current[0] = self._call(len(self.owners) - 1, cell[0])
         return fork.current, fork
@@ -200,31 +202,34 @@ class Watch:
 
     def _add_tree(self, module: nn.Module) -> int:
         root = len(self.owners)
-        stack, modules = [("", module)], list[tuple[str, nn.Module]]()
-        while stack:
-            path, part = stack.pop()
-            known = self._numbers.get(id(part))
-            if known is not None and known >= root:
-                continue  # the same module under a second name: the first one counts
-            if known is not None and self.owners[known].reference() is part:
-                continue  # belongs to a tree seen earlier
-            self._numbers[id(part)] = len(self.owners)
-            self.owners.append(Owner(weakref.ref(part), type(part).__name__, path, root))
-            if isinstance(part, DistributedDataParallel):
-                keep_group(vars(part))
-            modules.append((path, part))
-            prefix = f"{path}." if path else ""
-            children = [(prefix + name, child) for name, child in part._modules.items() if child is not None]
-            stack.extend(reversed(children))
-        self.names.name_modules(modules, root)
+        tree, tensors = tree_of(module)
+        if not self._numbers.keys().isdisjoint(tree.positions):  # a part may belong to a tree seen earlier
+            tree = tree.without([key for key in tree.positions if self._is_known(key)])
+            tensors = tree.held() or []
+        for reference in tree.replicas:
+            keep_group(vars(reference()))
+        if root == 0:  # what most recordings see is one tree
+            self._numbers.update(tree.positions)
+        else:
+            self._numbers.update((key, root + position) for key, position in tree.positions.items())
+        self.owners += tree.owners(root)
+        self._trees.append((root, tree))
+        self.names.name_modules(tree, tensors, root)
         return self._numbers[id(module)]
+
+    def _is_known(self, key: int) -> bool:
+        """True if the module of this id has a number."""
+        number = self._numbers.get(key)
+        return number is not None and self.owners[number].reference() is not None
 
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         number = self._numbers.get(id(optimizer))
         if number is None or self.owners[number].reference() is not optimizer:
             number = self._numbers[id(optimizer)] = len(self.owners)
             kind = type(optimizer).__name__
-            self.owners.append(Owner(weakref.ref(optimizer), kind, "", number, "optimizer"))
+            self._optimizers.append(weakref.ref(optimizer))
+            self._others.append(("optimizer", kind, number))
+            self.owners.append(Owner(self._optimizers[-1], kind, "", number, "optimizer"))
         for group in optimizer.param_groups:
             self.names.name_gradients(group["params"])
         if len(optimizer.param_groups) > 1 and number not in self.parameter_groups:

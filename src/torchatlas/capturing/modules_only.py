@@ -81,12 +81,12 @@ class ModulesOnlyWatch(Watch):
         )
         self.recorder.rows.extend((*row, taken, made))
 
-    def start(self) -> None:
+    def start(self, predecessor: Watch | None = None) -> None:
         plans = enumerate(self.recorder.plans)  # the recorder may have served before
         self._plans = {plan.name: number for number, plan in plans if plan.operator is None}
         self._step_began = 0
         self._last_call: dict[int, int] = {}  # by thread
-        super().start()
+        super().start(predecessor)
 
     @compiled_inside
     def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any:

@@ -58,6 +58,8 @@ class Watcher(Protocol):
     def hears_schedulers(self) -> bool: ...  # True if it wants to be told of steps of learning-rate schedulers
     @property
     def is_native(self) -> bool: ...  # True if the recorder in C++ records for it
+    @property
+    def outermost_only(self) -> bool: ...  # True if it does not want to be told of modules that modules call
 
     def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any: ...
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any: ...
@@ -92,6 +94,15 @@ def join(watch: Watcher, cell: Cell) -> None:
         _install(watch)
         thread = threading.get_ident()
         _WATCHES[thread] = (*_WATCHES.get(thread, ()), (watch, cell))
+
+
+def replace(watch: Watcher, successor: Watcher, cell: Cell) -> None:
+    """End a recording that only the calling thread is part of, and let another one of its kind be where it was."""
+    with _LOCK:
+        thread = threading.get_ident()
+        _WATCHES[thread] = tuple(
+            [(successor, cell) if entry[0] is watch else entry for entry in _WATCHES.get(thread, ())]
+        )
 
 
 def leave(watch: Watcher) -> None:
@@ -164,7 +175,8 @@ def _patch_module_call() -> None:
             return original(module, *args, **kwargs)
         inner = original
         for watch, cell in watches[:-1]:
-            inner = _within(watch.module_called, inner, cell)
+            if cell[0] < 0 or not watch.outermost_only:
+                inner = _within(watch.module_called, inner, cell)
         watch, cell = watches[-1]
         return watch.module_called(inner, cell, module, args, kwargs)
 

@@ -8,6 +8,7 @@ runs, so the recorder calls `pause_in_dtensor` again when it meets the first wra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torchatlas.interrupts import bracketed
@@ -37,6 +38,19 @@ def stop_pausing_in_dtensor() -> None:
         _UNDO.pop()()
 
 
+@contextmanager
+def looking_away() -> Iterator[None]:
+    """What this thread runs here is nothing to any recorder in C++. Entered while signals wait."""
+    away = [(module, module.looking_away()) for module in native_recorders]
+    for module, count in away:
+        module.look_away(count + 1)
+    try:
+        yield
+    finally:
+        for module, count in away:
+            module.look_away(count)
+
+
 @bracketed
 def paused(only: Any = None) -> Iterator[None]:
     """Take the modes of all recorders of this thread, or only one, off the dispatcher; other modes stay, in order."""
@@ -48,16 +62,12 @@ def paused(only: Any = None) -> Iterator[None]:
     first = next((i for i, mode in enumerate(stack) if leaves(mode)), len(stack))
     taken = stack[first:]
     others = [mode for mode in taken if not leaves(mode)]
-    away = [(module, module.looking_away()) for module in native_recorders] if only is None else []
-    for module, count in away:
-        module.look_away(count + 1)
-    _exchange(taken, others)
-    try:
-        yield
-    finally:
-        _exchange(others, taken)
-        for module, count in away:
-            module.look_away(count)
+    with looking_away() if only is None else nullcontext():
+        _exchange(taken, others)
+        try:
+            yield
+        finally:
+            _exchange(others, taken)
 
 
 @bracketed

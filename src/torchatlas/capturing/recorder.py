@@ -138,9 +138,18 @@ class Recorder:
             remove_mode(self._mode)
         self.end = len(self.rows)
 
+    def hand_over(self, successor: Recorder) -> bool:
+        """End, and let another one begin in the same moment. False, and nothing has happened, if that cannot be."""
+        return False
+
     def paused(self) -> AbstractContextManager[None]:
         """A context in which nothing that this thread runs is recorded."""
         return pausing.paused(self._mode)
+
+    def unrecorded(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """What a function returns that runs here and is not recorded."""
+        with self.paused():
+            return function(argument)
 
     def above_lifted(self) -> AbstractContextManager[None]:
         """A context in which no mode is on the dispatcher above this recorder's: another may take its place."""

@@ -158,6 +158,21 @@ class Recording(Shown, Bracket["Recording"]):
         """
         return self.__enter__()
 
+    def follow(self, other: Recording) -> bool:
+        """Begin at the moment at which another recording of this thread ends, and in its place: callbacks and patches
+        stay on. False, and nothing has happened, if that cannot be. Called while signals wait."""
+        self._take_over()
+        if not other._recorder.hand_over(self._recorder):
+            return False
+        self._thread, self._state, self._fake = other._thread, "running", False
+        try:
+            self._watch.start(other._watch)
+        finally:
+            other._watch.finish()
+            other._finish(None)
+        self._began_ns = time.perf_counter_ns()
+        return True
+
     def stop(self, error: BaseException | None = None) -> None:
         """End the recording, as leaving the `with` block does.
 
@@ -213,6 +228,9 @@ class Recording(Shown, Bracket["Recording"]):
     def _close(self, error: BaseException | None) -> None:
         self._recorder.stop()
         self._watch.stop()
+        self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
         self._own_error = self._recorder.own_error()
         if self._own_error is not None:
             warnings.warn(f"{_own_failure(self._own_error)}.", RuntimeWarning, stacklevel=2)
@@ -269,6 +287,10 @@ class Recording(Shown, Bracket["Recording"]):
     def paused(self) -> AbstractContextManager[None]:
         """A context in which nothing that this thread runs is recorded."""
         return self._recorder.paused()
+
+    def unrecorded(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """What a function returns that runs in this thread and is not recorded."""
+        return self._recorder.unrecorded(function, argument)
 
     def start_in_place_of(self, other: Recording) -> None:
         """Stop another recording of this thread and begin where it was: those that began after it go on."""

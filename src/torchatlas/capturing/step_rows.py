@@ -72,10 +72,9 @@ class StepReader:
 
 def _summarized(summary: Summary, watch: Watch) -> StepRows:
     structure, times, freed, events, odd_tensors = summary
-    modules = hash(tuple([(owner.path, owner.type, owner.kind, owner.root) for owner in watch.owners]))
     calls = hash((tuple(watch.call_owner), tuple(watch.call_parent)))
     others = hash((tuple(map(_event_hash, events)), tuple(map(repr, odd_tensors))))
-    return StepRows((structure, modules, calls, others), np.frombuffer(times, np.int64), freed)
+    return StepRows((structure, watch.signature(), calls, others), np.frombuffer(times, np.int64), freed)
 
 
 class _Step:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import torch
-from torch import nn
 
+from torchatlas.capturing.module_trees import ModuleTree
 from torchatlas.capturing.tensor_numbers import TensorNumbers
 from torchatlas.capturing.tensors import PLAIN, parts
 from torchatlas.inputs import named_tensors
 from torchatlas.torch_private import UninitializedTensor
 
-_STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
+_ONLY_DICTS, _ONLY_TENSORS = frozenset({dict}), frozenset({torch.Tensor})
 
 
 @dataclass(slots=True)
@@ -58,25 +59,20 @@ class TensorNames:
 
     # -- modules -------------------------------------------------------------------------------------------------------
 
-    def name_modules(self, modules: list[tuple[str, nn.Module]], root: int) -> None:
-        """Name what modules hold, each with its path, when they are first seen."""
-        roles, names, tensors = _held(modules)
+    def name_modules(self, tree: ModuleTree, tensors: list[Any], root: int) -> None:
+        """Name what the modules of a tree hold, when they are first seen."""
         if (rows := self._look(tensors, "register")) is not None:
-            self._unsettled.append((TensorNames._settle_modules, (roles, names, root, rows)))
+            self._unsettled.append((TensorNames._settle_modules, (tree, root, rows)))
         else:
             self.settle()
-            for role, name, tensor in zip(roles, names, tensors, strict=True):
+            for role, name, tensor in zip(tree.roles, tree.names, tensors, strict=True):
                 if isinstance(tensor, torch.Tensor) and not isinstance(tensor, UninitializedTensor):
                     self._name_tensor(role, name, root, tensor)
-        for path, module in modules:
-            held = vars(module)
-            for attribute in held.keys() - _STANDARD:
-                if isinstance(item := held[attribute], torch.Tensor):
-                    self.settle()
-                    name = f"{path}.{attribute}" if path else attribute
-                    for suffix, part in parts(item):
-                        number = self.numbers.number_of(part)
-                        self.tensors.setdefault(number, Named("constant", name + suffix, root))
+        for name, constant in tree.constants():
+            self.settle()
+            for suffix, part in parts(constant):
+                number = self.numbers.number_of(part)
+                self.tensors.setdefault(number, Named("constant", name + suffix, root))
 
     def _name_tensor(self, role: str, name: str, root: int, tensor: torch.Tensor) -> None:
         for suffix, part in parts(tensor):
@@ -90,22 +86,25 @@ class TensorNames:
                 self.tensors.setdefault(self.numbers.number_of(part), named)
             self._name_storage(gradient, named)
 
-    def _settle_modules(self, roles: list[str], names: list[str], root: int, rows: bytes) -> None:
-        for role, name, (number, _, gradient, memory) in zip(roles, names, _looked_up(rows), strict=True):
+    def _settle_modules(self, tree: ModuleTree, root: int, rows: bytes) -> None:
+        for role, name, (number, _, gradient, memory) in zip(tree.roles, tree.names, _looked_up(rows), strict=True):
             self.tensors.setdefault(number, Named(role, name, root))
             if gradient >= 0:
                 named = Named("gradient", name, root)
                 self.tensors.setdefault(gradient, named)
                 self._settle_storage(gradient, memory, named)
 
-    def name_late(self, modules: list[tuple[str, nn.Module]], root: int) -> None:
+    def name_late(self, tree: ModuleTree, root: int) -> None:
         """Name what was made during the run: gradients, and the parameters of lazy modules."""
-        roles, names, tensors = _held(modules)
+        tensors = tree.held()
+        if tensors is None:
+            tree = tree.renewed()
+            tensors = tree.held() or []
         if (rows := self._look(tensors, "seen")) is not None:
-            self._unsettled.append((TensorNames._settle_late, (roles, names, root, rows)))
+            self._unsettled.append((TensorNames._settle_late, (tree, root, rows)))
             return
         self.settle()
-        for role, name, tensor in zip(roles, names, tensors, strict=True):
+        for role, name, tensor in zip(tree.roles, tree.names, tensors, strict=True):
             self._name_tensor_late(role, name, root, tensor)
 
     def _name_tensor_late(self, role: str, name: str, root: int, tensor: torch.Tensor) -> None:
@@ -119,8 +118,8 @@ class TensorNames:
         if gradient is not None and self.numbers.known_number(gradient) not in self.pieces:  # else named early
             self._name_storage(gradient, Named("gradient", name, root))
 
-    def _settle_late(self, roles: list[str], names: list[str], root: int, rows: bytes) -> None:
-        for role, name, (number, _, gradient, memory) in zip(roles, names, _looked_up(rows), strict=True):
+    def _settle_late(self, tree: ModuleTree, root: int, rows: bytes) -> None:
+        for role, name, (number, _, gradient, memory) in zip(tree.roles, tree.names, _looked_up(rows), strict=True):
             if number >= 0 and number not in self.tensors and (name, root) not in self._wrapped:
                 self.tensors[number] = Named(role, name, root)
             if gradient >= 0 and gradient not in self.pieces:
@@ -145,21 +144,23 @@ class TensorNames:
 
     def name_states(self, optimizer: torch.optim.Optimizer) -> None:
         """Name what an optimizer keeps for each parameter."""
-        pairs: list[tuple[Any, Any]] = []
-        for parameter, state in optimizer.state.items():
-            for item in state.values() if isinstance(state, dict) else (state,):  # one's own optimizer keeps anything
-                if type(item) is torch.Tensor:
-                    pairs.append((parameter, item))
-                else:  # some keep lists of tensors
-                    pairs += [(parameter, part) for _, part in named_tensors(item)]
-        owners = self._look([parameter for parameter, _ in pairs], "seen")
-        rows = None if owners is None else self._look([item for _, item in pairs], "in known memory")
-        if owners is not None and rows is not None:
-            self._unsettled.append((TensorNames._settle_states, (owners, rows)))
+        parameters, states = [*optimizer.state], [*optimizer.state.values()]
+        if _ONLY_DICTS.issuperset(map(type, states)):
+            owners = [*chain.from_iterable(map(repeat, parameters, map(len, states)))]
+            kept = [*chain.from_iterable(map(dict.values, states))]
+        else:  # one's own optimizer keeps anything
+            owners, kept = parameters, states
+        if not _ONLY_TENSORS.issuperset(map(type, kept)):  # some keep lists of tensors
+            pairs = [(owner, part) for owner, item in zip(owners, kept, strict=True) for _, part in named_tensors(item)]
+            owners, kept = [owner for owner, _ in pairs], [part for _, part in pairs]
+        rows_of_owners = self._look(owners, "seen")
+        rows = None if rows_of_owners is None else self._look(kept, "in known memory")
+        if rows_of_owners is not None and rows is not None:
+            self._unsettled.append((TensorNames._settle_states, (rows_of_owners, rows)))
             return
         self.settle()
-        for parameter, item in pairs:
-            self._name_storage(item, self.of_parameter(parameter, "optimizer state"))
+        for owner, item in zip(owners, kept, strict=True):
+            self._name_storage(item, self.of_parameter(owner, "optimizer state"))
 
     def _settle_states(self, owners: bytes, rows: bytes) -> None:
         for owner, (number, storage, _, _) in zip(_looked_up(owners), _looked_up(rows), strict=True):
@@ -190,19 +191,6 @@ class TensorNames:
         if first.name != named.name or first.root != named.root:
             self.shared.add(storage)  # of gradients in one bucket, or of what one reduction scattered
         self.pieces[number] = Named(named.role, named.name + suffix, named.root) if suffix else named
-
-
-def _held(modules: list[tuple[str, nn.Module]]) -> tuple[list[str], list[str], list[Any]]:
-    """Roles, names and tensors of all parameters and buffers."""
-    roles, names, tensors = [], [], []
-    for path, module in modules:
-        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
-            for name, tensor in group.items():
-                if tensor is not None:
-                    roles.append(role)
-                    names.append(f"{path}.{name}" if path else name)
-                    tensors.append(tensor)
-    return roles, names, tensors
 
 
 def _looked_up(rows: bytes) -> Iterator[tuple[int, int, int, int]]:

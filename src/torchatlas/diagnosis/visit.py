@@ -228,6 +228,7 @@ class _Listener:
     """Passes calls of modules and steps of optimizers and schedulers on to a visit; see capturing/patches.py."""
 
     touches_nodes = True  # diagnoses walk the graph of a loss
+    outermost_only = False
     hears_schedulers, is_native = True, False
 
     def __init__(self, visit: Visit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -67,10 +68,7 @@ class Scope(Shown):
     @property
     def device_time_ns(self) -> int | None:
         """The sum of kernels in it and below, as `atlas.join_profile` found them; None where no kernel is known."""
-        if self._graph is None or "device_times" not in self._graph.metadata:
-            return None
-        known = [node.device_time_ns for node in self.nodes]
-        return sum(ns for ns in known if ns is not None) if any(ns is not None for ns in known) else None
+        return None if self._graph is None else self._graph.scopes.device_times(self._graph).get(self.path)
 
     def walk(self) -> Iterator[Scope]:
         """This scope and all below it, parents first."""
@@ -87,6 +85,7 @@ class ScopeTree(Shown, Mapping[str, Scope]):
 
     def __init__(self, graph: Graph) -> None:
         self._scopes: dict[str, Scope] = {"": Scope("", "", _graph=graph)}
+        self._device_times: tuple[int, int, dict[str, int]] | None = None  # and of which times: see `device_times`
         for module in graph.tables.modules:
             self._scope(module.path, graph)
         for module in graph.tables.modules:
@@ -148,6 +147,24 @@ class ScopeTree(Shown, Mapping[str, Scope]):
         while path not in self._scopes:
             path = path.rpartition(".")[0]
         return self._scopes[path]
+
+    def device_times(self, graph: Graph) -> dict[str, int]:
+        """The sum of kernels in each module and below, of those in which one is known. Computed for all at once."""
+        if "device_times" not in graph.metadata:
+            return {}
+        by_node: dict[str, int] = graph.metadata["device_times"]["by_node"]
+        if self._device_times is None or self._device_times[:2] != (id(by_node), len(by_node)):
+            paths, path_of_call = graph.index.paths, graph.index.path_of_call
+            own, counts = Counter[str](), Counter[str]()
+            for node, call in enumerate(graph.columns["node_call"].tolist()):
+                if (time_ns := by_node.get(str(node))) is not None:
+                    path = paths[path_of_call[call]]
+                    own[path] += time_ns
+                    counts[path] += 1
+            known = self.totals(counts, 0)
+            times = {path: time_ns for path, time_ns in self.totals(own, 0).items() if known[path]}
+            self._device_times = id(by_node), len(by_node), times
+        return self._device_times[2]
 
     def totals(self, own: Mapping[str, T], zero: T) -> dict[str, T]:
         """Per module the sum of what it has itself, as `own` says, and of what all modules below it have."""

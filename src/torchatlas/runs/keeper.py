@@ -6,7 +6,8 @@ import contextlib
 import math
 import os
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ class Keeper:
         self._before: KnownStructure | None = None  # of the step before
         self._level: int | None = None
         self._modules: dict[str, None] = {}
+        self._columns: dict[int, list[str]] = {}  # of times, by the number of the structure
         self._last_peak: tuple[Any, int | None] = None, None
         self._not_finite = 0
         self._flushed_at, self._pause_s = -math.inf, FLUSH_S
@@ -113,12 +115,12 @@ class Keeper:
             row["ops_ns"] = int(rows.times_ns.sum())
         if structure is not None:
             row |= {"structure": structure.number, "peak_bytes": self._peak(allocated, rows)}
-            row |= self._by_module("time_ns", structure.times(rows))
+            row.update(self._times(structure, rows))
         elif not step.finished:
             row["peak_bytes"] = self._graph(step).peak_bytes
         if step.gradients is not None:
             row["gradient_norm"] = math.hypot(*step.gradients.values())
-            row |= self._by_module("gradient_norm", self._at_level(step.gradients))
+            row |= self._norms(self._at_level(step.gradients))
         if step.device is not None:
             self._devices.append((row, step.device))
         self._rows.append(row)
@@ -169,18 +171,32 @@ class Keeper:
         graph.metadata["step"] = step.number
         return graph
 
-    def _by_module(self, name: str, figures: dict[str, float] | dict[str, int]) -> dict[str, Number]:
-        """Figures by module as columns; modules that would be too many share one."""
-        found: dict[str, Number] = {}
-        for path, figure in figures.items():
-            if path not in self._modules and len(self._modules) >= _MOST_MODULE_COLUMNS:
-                path = OTHERS
-            self._modules[path] = None
-            key = f"{name}:{path}"
-            before = found.get(key, 0)
-            assert before is not None
-            found[key] = before + figure if name == "time_ns" else math.hypot(before, figure)
-        return found
+    def _times(self, structure: KnownStructure, rows: StepRows) -> Iterable[tuple[str, int]]:
+        """How long the ops of each module took, as columns."""
+        columns, times = self._columns.get(structure.number), structure.times(rows)
+        if columns is None:
+            columns = self._columns[structure.number] = [f"time_ns:{self._column(path)}" for path in structure.modules]
+        if len(set(columns)) == len(columns):
+            return zip(columns, times, strict=True)
+        sums = Counter[str]()
+        for column, time_ns in zip(columns, times, strict=True):
+            sums[column] += time_ns
+        return sums.items()
+
+    def _norms(self, norms: dict[str, float]) -> dict[str, Number]:
+        """Norms of gradients by module, as columns."""
+        found: dict[str, float] = {}
+        for path, norm in norms.items():
+            column = f"gradient_norm:{self._column(path)}"
+            found[column] = math.hypot(found.get(column, 0.0), norm)
+        return {**found}
+
+    def _column(self, path: str) -> str:
+        """The module whose columns a module's figures go into: those that would be too many share one."""
+        if path not in self._modules and len(self._modules) >= _MOST_MODULE_COLUMNS:
+            path = OTHERS
+        self._modules[path] = None
+        return path
 
     def _at_level(self, norms: dict[str, float]) -> dict[str, float]:
         found: dict[str, float] = {}

@@ -217,11 +217,12 @@ class Run(Shown):
             for at, figure, usual in self._outstanding(name, factor):
                 what = "took" if name == "wall_ns" else "peak of"
                 reasons.setdefault(at, []).append(f"{what} {say(figure)}; {say(usual)} is usual")
-        for rare in self._rare():
-            for at, number in enumerate(self._column("structure")):
-                if number == rare.number:
-                    words = f"structure {rare.number}, of {rare.count:,} of {len(self):,} steps"
-                    reasons.setdefault(at, []).append(f"{words}: {rare.change}" if rare.change else words)
+        rare = {structure.number: structure for structure in self._rare()}
+        for at, number in enumerate(self._column("structure")):
+            if number in rare:
+                structure = rare[int(number)]
+                words = f"structure {structure.number}, of {structure.count:,} of {len(self):,} steps"
+                reasons.setdefault(at, []).append(f"{words}: {structure.change}" if structure.change else words)
         places = sorted(reasons)
         return self.steps._at(places, ["; ".join(reasons[at]) for at in places])
 

@@ -16,7 +16,7 @@ import warnings
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import get_ident
 from types import TracebackType
@@ -272,7 +272,10 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         self._idle_until = 0 if busy or self._state != "running" else self._next_chosen(self._number)
 
     def _begin_step(self) -> None:
-        if self._is_chosen(self._number):
+        if self._recording is not None:  # it has followed that of the step before
+            self._meter.begin()
+            self._recording._began_ns = time.perf_counter_ns()
+        elif self._is_chosen(self._number):
             self._listen(True)
             recording = recording_of(self.model, native=self._native).start()
             self._recording = recording
@@ -301,10 +304,13 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         if recording is None:
             self._end_unrecorded()
         else:
-            recording._ended_ns = now
-            recording._close(None)
             assert self._keeper is not None
-            row = self._keeper.take(self._recorded_step(recording, now, finished))
+            recording._ended_ns = now
+            self._recording = self._follow(recording) if finished else None
+            if self._recording is None:
+                recording._close(None)
+            with nullcontext() if self._recording is None else pausing.looking_away():
+                row = self._keeper.take(self._recorded_step(recording, now, finished))
             self._number += 1
             self._ended += 1
         if self._framed:
@@ -316,6 +322,15 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             self._tell_each(number)
         if not self._framed:
             self._begin_step()
+
+    def _follow(self, recording: Recording) -> Recording | None:
+        """The recording of the next step, begun where that of this one ended; None if there is none, or if code of
+        somebody else may run in between."""
+        told = self._tell_recorded is not None or self._tell_each is not None
+        if told or self._framed or not self._begins_next:
+            return None
+        following = recording_of(self.model, native=self._native)
+        return following if following.follow(recording) else None
 
     def _recorded_step(self, recording: Recording, now: int, finished: bool) -> RecordedStep:
         assert self._keeper is not None
@@ -429,8 +444,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             return
         if self._recording is not None:
             try:
-                with self._recording.paused():
-                    self._loss = scalar(tensors)
+                self._loss = self._recording.unrecorded(scalar, tensors)
             except Exception as error:
                 self._give_up(error)
         if self._ends_after_backward and current_autograd_node() is None:

@@ -53,6 +53,7 @@ class Listener:
 
     touches_nodes = False  # of autograd
     hears_schedulers = is_native = False
+    outermost_only = True
 
     def __init__(self, run: RunRecording) -> None:
         self._run = weakref.ref(run)

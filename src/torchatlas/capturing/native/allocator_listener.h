@@ -44,18 +44,22 @@ struct Listener : torch::profiler::impl::ProfilerStateBase {
       : ProfilerStateBase(torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::Disabled)),
         slot(slot), generation(generation), outer(outer) {}
   torch::profiler::impl::ActiveProfilerType profilerType() override { return torch::profiler::impl::ActiveProfilerType::NONE; }
-  bool memoryProfilingEnabled() const override { return true; }
+  bool memoryProfilingEnabled() const override {  // asked at every allocation, and before that warning could be printed
+    keep_quiet();
+    return true;
+  }
 
   void reportMemoryUsage(void* data, int64_t bytes, size_t total, size_t reserved, c10::Device device) override {
-    inside[slot].fetch_add(1);
-    Recorder* recorder = slots[slot].load();
-    if (recorder && recorder->generation == generation) {
-      Lock lock(*recorder);
-      bool ours = looking_away || locals[slot].busy;  // what we allocate ourselves does not count
-      if (bytes < 0 && recorder->freed(data)) ours = false;
-      if (!ours) recorder->count(bytes);
+    if (running[slot].load() == generation) {
+      Inside here(slot);
+      Recorder* recorder = slots[slot].load();
+      if (recorder && recorder->generation == generation) {
+        Lock lock(*recorder);
+        bool ours = looking_away || locals[slot].busy;  // what we allocate ourselves does not count
+        if (bytes < 0 && recorder->freed(data)) ours = false;
+        if (!ours) recorder->count(bytes);
+      }
     }
-    inside[slot].fetch_sub(1);
     if (outer) outer->reportMemoryUsage(data, bytes, total, reserved, device);
   }
 

@@ -16,6 +16,16 @@ inline void Recorder::note_error() {  // with the GIL: the first one is kept, fo
   if (!error) error = Ref(value); else Py_XDECREF(value);
 }
 
+// A callback of this call has thrown: the call is not recorded.
+inline void Recorder::failed(const at::RecordFunction& fn, const char* what) {
+  Local& me = local();
+  if (me.depth > 0 && me.frames[me.depth - 1].fn == &fn) me.frames[me.depth - 1].plan = nullptr;
+  Gil gil;
+  std::string first(what, std::strcspn(what, "\n"));  // torch adds a stack
+  PyErr_SetString(PyExc_RuntimeError, first.c_str());
+  note_error();
+}
+
 inline std::vector<int64_t> numbers_in(PyObject* tuple) {
   std::vector<int64_t> numbers;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) numbers.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i)));

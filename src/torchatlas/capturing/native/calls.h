@@ -22,17 +22,33 @@ inline void look_at(const IValue& value, DispatchKeySet& keys, bool& needs, bool
 // Autograd makes two more nodes just after a write to a view: CopySlices for the whole, and a new one for the view.
 inline void note_views(Frame& frame, c10::ArrayRef<const IValue> inputs) {
   for (int64_t target : frame.plan->targets) {
-    each_tensor(inputs[target], [&](const at::Tensor& tensor) { frame.writes_view |= tensor.is_view(); });
+    each_tensor(inputs.at(target), [&](const at::Tensor& tensor) { frame.writes_view |= tensor.is_view(); });
   }
+}
+
+// Most calls are made inside of a recorded op and are no part of the recording. A thread knows that of itself.
+inline bool is_hidden(Local& me, uint64_t generation, at::RecordScope scope) {
+  if (!generation || looking_away || me.busy || is_stale(me, generation) || me.paused) return true;
+  if (scope == at::RecordScope::USER_SCOPE) return false;
+  auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+  if (excluded.has(DispatchKey::Python)) return true;  // hidden from dispatch modes, so from us
+  return me.recorded >= 0 && (!me.frames[me.recorded].autograd || excluded.has_any(kAutograd));
+}
+
+// The frame of a call that ends, or null: what was opened in it and has no end is over as well.
+inline Frame* frame_of_call(Local& me, const at::RecordFunction& fn, uint64_t generation) {
+  if (!generation || is_stale(me, generation)) return nullptr;
+  int depth = me.depth;
+  while (depth > 0 && me.frames[depth - 1].fn != &fn) --depth;
+  if (depth == 0) return nullptr;
+  me.depth = depth - 1;
+  return &me.frames[me.depth];
 }
 
 inline void Recorder::enter(const at::RecordFunction& fn) {
   Local& me = local();
-  if (looking_away || me.busy || is_stale(me, generation) || me.paused) return;
   if (fn.scope() == at::RecordScope::USER_SCOPE) return enter_step(fn, me);
   auto tls = c10::impl::tls_local_dispatch_key_set();
-  if (tls.excluded_.has(DispatchKey::Python)) return;  // hidden from dispatch modes, so from us
-  if (me.recorded >= 0 && (!me.frames[me.recorded].autograd || tls.excluded_.has_any(kAutograd))) return;
   Operator* op = operator_of(fn);
   if (!op || op->marks) return;
   auto inputs = fn.inputs();
@@ -50,10 +66,7 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
   }
   Frame& frame = push(fn, me);
   bool is_composite = effective.has_any(kAutograd) && composite(op, keys);
-  if (is_composite || effective.has_any(kPython) || autocast_takes(op, effective)) {
-    frame.kind = Frame::Transparent;
-    return;
-  }
+  if (is_composite || effective.has_any(kPython) || autocast_takes(op, effective)) return;
   frame.kind = Frame::Recorded;
   frame.autograd = op->has_autograd && effective.has_any(kAutograd);
   frame.below = std::exchange(me.recorded, me.depth - 1);
@@ -77,7 +90,6 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
   }
   if (row.needs && frame.plan->writes) note_views(frame, inputs);
   lock.unlock();
-  keep_quiet();
   if (op->changes_layout && !inputs.empty() && inputs[0].isTensor()) frame.relaid.push_back(inputs[0].toTensor());
   for (size_t i = op->positional; i < inputs.size(); ++i) {  // out=
     if (op->arguments[i].written) each_tensor(inputs[i], [&](const at::Tensor& t) { frame.relaid.push_back(t); });
@@ -88,17 +100,11 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
   row.start = now();
 }
 
-inline void Recorder::leave(const at::RecordFunction& fn) {
+inline void Recorder::leave(const at::RecordFunction& fn, Frame& frame) {
   Local& me = local();
-  int depth = me.depth;
-  while (depth > 0 && me.frames[depth - 1].fn != &fn) --depth;
-  if (depth == 0 || is_stale(me, generation)) return;
-  me.depth = depth - 1;
-  Frame& frame = me.frames[me.depth];
   if (frame.kind == Frame::Step) return leave_step(me, frame);
-  if (frame.kind != Frame::Recorded) return;
   me.recorded = frame.below;
-  if (frame.plan->number < 0) return;
+  if (!frame.plan || frame.plan->number < 0) return;
   Row& row = frame.row;
   row.end = now();
   if (!row.in_backward || row.grad) row.next_nr = at::sequence_number::peek() - 2 * frame.writes_view;
@@ -139,6 +145,8 @@ inline Frame& Recorder::push(const at::RecordFunction& fn, Local& me) {
   if (me.depth == static_cast<int>(me.frames.size())) me.frames.emplace_back();
   Frame& frame = me.frames[me.depth++];
   frame.fn = &fn;
+  frame.kind = Frame::Transparent;
+  frame.plan = nullptr;
   frame.writes_view = false;
   frame.row_at = -1;
   frame.made.clear();
@@ -229,7 +237,7 @@ inline void Recorder::note_place(Local& me, Frame& frame, bool grad) {
 }
 
 inline int Recorder::kind_of(Local& me, PyCodeObject* code) {
-  if (me.codes_of != generation) me.codes.fill({}), me.codes_of = generation;
+  if (me.codes_of != known_codes) me.codes.fill({}), me.codes_of = known_codes;
   auto& cached = me.codes[(reinterpret_cast<uintptr_t>(code) >> 5) % me.codes.size()];
   if (cached.first == code) return cached.second;
   {

@@ -74,14 +74,18 @@ void forget_all(Recorder& r, bool codes_too) {
 
 bool is_running(const Recorder& r) { return r.slot >= 0 && slots[r.slot].load() == &r; }  // the slot may be another's now
 
-void end_recording(Recorder& r) {
-  if (!is_running(r)) return;
-  detach(&r);
-  slots[r.slot].store(nullptr);
-  int slot = r.slot;
+void wait_until_left(int slot) {  // by all threads that are in a callback
+  if (inside[slot].load() == 0) return;
   Py_BEGIN_ALLOW_THREADS
   while (inside[slot].load() > 0) std::this_thread::yield();
   Py_END_ALLOW_THREADS
+}
+
+void end_recording(Recorder& r) {
+  if (!is_running(r)) return;
+  detach(&r);
+  running[r.slot].store(0), slots[r.slot].store(nullptr);
+  wait_until_left(r.slot);
 }
 
 void core_dealloc(PyObject* self) {
@@ -104,23 +108,45 @@ PyObject* core_start(PyObject* self, PyObject* cell) {
   std::lock_guard<std::mutex> lock(mutex);
   for (int slot = 0; slot < kSlots; ++slot) {
     if (slots[slot].load()) continue;
-    r.slot = slot, r.order = r.generation = ++generations, r.cell = reinterpret_cast<Cell*>(cell);
+    r.slot = slot, r.order = r.generation = r.known_codes = ++generations, r.cell = reinterpret_cast<Cell*>(cell);
     r.aside = 0, r.deaf = false;
-    slots[slot].store(&r);
+    slots[slot].store(&r), running[slot].store(r.generation);
     attach(&r, r.cell);
-    keep_quiet();
     Py_RETURN_TRUE;
   }
   Py_RETURN_FALSE;
 }
 
-PyObject* core_stop(PyObject* self, PyObject*) {
-  Recorder& r = of(self);
-  end_recording(r);
+void end_rows(Recorder& r) {
   Lock lock(r);
   r.poll_all();
   take_from_table(std::exchange(r.entered, {}));
+}
+
+PyObject* core_stop(PyObject* self, PyObject*) {
+  end_recording(of(self));
+  end_rows(of(self));
   return none();
+}
+
+// Ends, and another one, (core, cell), begins at the same moment in its place: the callbacks and the listener of this
+// thread stay where they are. False, and nothing has happened, unless all is as it was when this one began.
+PyObject* core_hand_over(PyObject* self, PyObject* args) {
+  PyObject *core, *cell;
+  if (!PyArg_ParseTuple(args, "OO", &core, &cell)) return nullptr;
+  Recorder &r = of(self), &next = of(core);
+  Local& me = r.local();
+  bool whole = is_running(r) && me.attached == r.generation && is_on(me.handle) && is_listener_of(&r) && !me.paused &&
+      !me.busy && me.recorded < 0 && !r.aside && !is_running(next);
+  if (!whole) Py_RETURN_FALSE;
+  next.slot = r.slot, next.generation = r.generation, next.order = r.order, next.cell = reinterpret_cast<Cell*>(cell);
+  next.known_codes = ++generations, next.aside = 0, next.deaf = false;
+  me.cell = next.cell, forget_frames(me);
+  slots[r.slot].store(&next);
+  wait_until_left(r.slot);
+  r.generation = ++generations;  // of no thread: what is still asked of this one must not end the other
+  end_rows(r);
+  Py_RETURN_TRUE;
 }
 
 PyObject* core_attach(PyObject* self, PyObject* cell) {
@@ -160,6 +186,18 @@ PyObject* core_pause(PyObject* self, PyObject* change) {
   Recorder& r = of(self);
   if (is_running(r)) r.local().paused += static_cast<int>(PyLong_AsLong(change));
   return none();
+}
+
+// What a function returns that is called here, in which nothing is recorded: whatever it raises, that ends with it.
+PyObject* core_unrecorded(PyObject* self, PyObject* args) {
+  PyObject *function, *argument;
+  if (!PyArg_ParseTuple(args, "OO", &function, &argument)) return nullptr;
+  Recorder& r = of(self);
+  bool running = is_running(r);
+  if (running) ++r.local().paused;
+  PyObject* result = PyObject_CallOneArg(function, argument);
+  if (running) --r.local().paused;
+  return result;
 }
 
 PyObject* core_drain(PyObject* self, PyObject* list) { return of(self).drain(list) ? none() : nullptr; }
@@ -361,9 +399,10 @@ PyObject* core_first_op(PyObject* self, PyObject* args) {
 
 PyMethodDef core_methods[] = {
     {"start", core_start, METH_O, nullptr}, {"stop", core_stop, METH_NOARGS, nullptr},
+    {"hand_over", core_hand_over, METH_VARARGS, nullptr},
     {"attach", core_attach, METH_O, nullptr}, {"detach", core_detach, METH_NOARGS, nullptr},
     {"place", core_place, METH_NOARGS, nullptr}, {"succeed", core_succeed, METH_O, nullptr},
-    {"pause", core_pause, METH_O, nullptr}, {"drain", core_drain, METH_O, nullptr},
+    {"pause", core_pause, METH_O, nullptr}, {"unrecorded", core_unrecorded, METH_VARARGS, nullptr}, {"drain", core_drain, METH_O, nullptr},
     {"note", core_note, METH_O, nullptr}, {"summary", core_summary, METH_NOARGS, nullptr},
     {"mark", core_mark, METH_NOARGS, nullptr}, {"marks", core_marks, METH_NOARGS, nullptr},
     {"tensors", core_tensors, METH_O, nullptr}, {"storages", core_storages, METH_O, nullptr},

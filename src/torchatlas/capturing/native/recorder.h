@@ -77,7 +77,17 @@ struct Local {  // what a thread knows of one slot
 };
 
 std::atomic<Recorder*> slots[kSlots];
-std::atomic<int> inside[kSlots];  // threads in a callback
+std::atomic<uint64_t> running[kSlots];  // the generation of what is in the slot, 0 for nothing
+std::atomic<int> inside[kSlots];        // threads in a callback that uses what is in the slot
+
+// This thread uses what is in a slot: whoever takes it out waits until no thread does.
+struct Inside {
+  int slot;
+  explicit Inside(int slot) : slot(slot) { inside[slot].fetch_add(1); }
+  Inside(const Inside&) = delete;
+  ~Inside() { inside[slot].fetch_sub(1); }
+};
+
 thread_local Local locals[kSlots];
 thread_local int looking_away = 0;
 std::atomic<uint64_t> generations{0};
@@ -133,6 +143,7 @@ struct Recorder {
 
   int slot = -1;
   uint64_t generation = 0, order = 0;  // `order`: which of several recordings began first
+  uint64_t known_codes = 0;            // which recording the code objects in Local::codes belong to
 
   Local& local() { return locals[slot]; }
 
@@ -166,7 +177,8 @@ struct Recorder {
 
   // -- calls of operators: calls.h
   void enter(const at::RecordFunction& fn);
-  void leave(const at::RecordFunction& fn);
+  void leave(const at::RecordFunction& fn, Frame& frame);
+  void failed(const at::RecordFunction& fn, const char* what);
   Frame& push(const at::RecordFunction& fn, Local& me);
   void has_run(Frame& outer, c10::ArrayRef<const IValue> inputs, Lock& lock);
   void relay(Frame& frame, Lock& lock);

@@ -7,6 +7,7 @@ Python notes itself (a result that was returned, a checkpoint that recomputes) a
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 import threading
 import types
@@ -51,6 +52,7 @@ class ValueKeeper(Protocol):
     def after(self, plan: Plan, args: Any, kwargs: Any, raised: bool, out: Any) -> None: ...
 
 
+_ADDRESS = operator.attrgetter("_cdata")
 _EVENTS = (Died, Resized, Reshaped)  # in the order of Row::Kind
 _RECOMPUTES = 2
 HOOKS = "hooks on saved tensors run inside of ops whose values are kept"
@@ -134,8 +136,11 @@ class NativeRecorder(Recorder):
             return cls(build.load())
 
     def release(self) -> None:
-        for container in (self._written, self.numbers, self.metadata, self._raised, self.taken_over):
-            container.clear()
+        self._written.clear()
+        self.numbers.clear()
+        self.metadata.clear()
+        self._raised.clear()
+        self.taken_over.clear()
         self.current[:], self.failure, self._switched = (-1, None), None, False
         self._stopped, self._end = False, None
         _, codes, layouts, _ = self._core.counts()
@@ -201,6 +206,9 @@ class NativeRecorder(Recorder):
     def start(self) -> None:
         if not self._core.start(self.current):
             raise StateError("Sixteen native recordings run already: use native=False for more.")
+        self._note_beginning()
+
+    def _note_beginning(self) -> None:
         self.thread, self._began_in = threading.current_thread().name, running_node()
         self.began_ns, self.first_sequence_nr = self._module.clock_ns(), next_sequence_nr()
 
@@ -208,6 +216,18 @@ class NativeRecorder(Recorder):
         if self._switched:
             super().stop()
         self._core.stop()
+        self._note_end()
+
+    def hand_over(self, successor: Recorder) -> bool:
+        if self._switched or self._forked or not isinstance(successor, NativeRecorder):
+            return False
+        if not self._core.hand_over(successor._core, successor.current):
+            return False
+        self._note_end()
+        successor._note_beginning()
+        return True
+
+    def _note_end(self) -> None:
         self._stopped = True
         if self._forked:  # a thread that the recorder in Python took over may go on
             self._end = len(self.rows)
@@ -248,6 +268,9 @@ class NativeRecorder(Recorder):
 
     def paused(self) -> AbstractContextManager[None]:
         return _paused(self._core)
+
+    def unrecorded(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        return self._core.unrecorded(function, argument)
 
     def take_over(self, reason: str) -> None:
         """From here on, in this thread, the dispatch mode records: also called by the recorder in C++.
@@ -491,7 +514,7 @@ class NativeNumbers(TensorNumbers):
         `how` says what gets a number: "register" all, "seen" none that has no number yet, "in known memory" what lies
         in a storage that is known. So do gradients, except with "register". None if a gradient is not a plain tensor.
         """
-        found: bytes | None = self._core.look([tensor._cdata for tensor in tensors], how)
+        found: bytes | None = self._core.look([*map(_ADDRESS, tensors)], how)
         return found
 
     def known_number(self, tensor: Any) -> int | None:

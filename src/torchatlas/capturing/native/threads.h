@@ -5,19 +5,34 @@ namespace {
 
 // torch's callbacks carry no data, so there is a pair of them for each recording that may run at the same time. torch
 // hands them on to the threads of the autograd engine by itself.
+// torch swallows what they throw, and goes on: the recorder says so.
+template <int K, typename Function>
+void with_recorder(const at::RecordFunction& fn, uint64_t generation, const Function& function) {
+  Inside here(K);
+  Recorder* recorder = slots[K].load();
+  if (!recorder || recorder->generation != generation) return;
+  try {
+    function(*recorder);
+  } catch (const std::exception& error) {
+    recorder->failed(fn, error.what());
+  }
+}
+
 template <int K>
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
-  inside[K].fetch_add(1);
-  if (Recorder* recorder = slots[K].load()) recorder->enter(fn);
-  inside[K].fetch_sub(1);
+  uint64_t generation = running[K].load();
+  if (!is_hidden(locals[K], generation, fn.scope())) {
+    with_recorder<K>(fn, generation, [&](Recorder& recorder) { recorder.enter(fn); });
+  }
   return nullptr;
 }
 
 template <int K>
 void leave(const at::RecordFunction& fn, at::ObserverContext*) {
-  inside[K].fetch_add(1);
-  if (Recorder* recorder = slots[K].load()) recorder->leave(fn);
-  inside[K].fetch_sub(1);
+  uint64_t generation = running[K].load();
+  Frame* frame = frame_of_call(locals[K], fn, generation);
+  if (!frame || frame->kind == Frame::Transparent) return;
+  with_recorder<K>(fn, generation, [&](Recorder& recorder) { recorder.leave(fn, *frame); });
 }
 
 template <int... K>
@@ -53,13 +68,18 @@ bool is_listener_of(const Recorder* recorder) {
   return top && top->slot == recorder->slot && top->generation == recorder->generation;
 }
 
-void attach(Recorder* recorder, Cell* cell) {
-  Local& me = recorder->local();
+void forget_frames(Local& me) {
   for (Frame& frame : me.frames) {
     frame.relaid.clear();
     frame.inputs.clear();
   }
-  me.attached = recorder->generation, me.cell = cell, me.depth = me.paused = 0, me.recorded = -1, me.busy = false;
+  me.depth = 0;
+}
+
+void attach(Recorder* recorder, Cell* cell) {
+  Local& me = recorder->local();
+  forget_frames(me);
+  me.attached = recorder->generation, me.cell = cell, me.paused = 0, me.recorded = -1, me.busy = false;
   listen(recorder, me);
   auto made = callback(recorder->slot, std::make_integer_sequence<int, kSlots>());
   made.needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE});

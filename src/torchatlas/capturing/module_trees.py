@@ -1,0 +1,152 @@
+"""A module -> the modules in it with their paths, and the tensors that they hold.
+
+Walking a tree takes as long as recording many small ops, and most trees are as they were when they were last recorded.
+So a tree is remembered while its root is there. Whoever uses it asks each time if it is still the same: modules and
+tensors may come, go and be replaced at any moment. That is compared for all modules at once, in loops that run in C.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from itertools import chain, compress
+from operator import attrgetter, call, itemgetter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+_STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
+_NO_TENSORS = frozenset({type(None), bool, int, float, str, tuple, list, dict})
+_MODULES, _PARAMETERS, _BUFFERS = map(itemgetter, ("_modules", "_parameters", "_buffers"))
+_ATTRIBUTES = attrgetter("__dict__")
+_TREES: dict[int, tuple[weakref.ref[nn.Module], ModuleTree]] = {}  # by the id of the root, which takes its tree along
+
+
+@dataclass(slots=True, frozen=True)
+class Owner:
+    """A module or optimizer that was called. `path` is relative to `root`, the owner whose tree it belongs to."""
+
+    reference: Callable[[], Any]  # weak
+    type: str
+    path: str
+    root: int
+    kind: str = "module"  # module | optimizer | thread
+    thread: str = ""  # the name of a thread
+    first_sequence_nr: int = 0  # autograd counts in every thread anew
+
+
+class ModuleTree:
+    """All modules below one, each once, under its first path; and what was seen in them."""
+
+    def __init__(self, modules: list[tuple[str, nn.Module]]) -> None:
+        self.paths = [path for path, _ in modules]
+        self.references: list[Callable[[], Any]] = [weakref.ref(module) for _, module in modules]
+        self.kinds: list[type] = [type(module) for _, module in modules]
+        self.positions = {id(module): position for position, (_, module) in enumerate(modules)}
+        self.signature = hash(tuple((path, kind.__name__) for path, kind in zip(self.paths, self.kinds, strict=True)))
+        self.replicas = [weakref.ref(module) for _, module in modules if isinstance(module, DistributedDataParallel)]
+        self._owners = self._make_owners(0)
+        attributes = [vars(module) for _, module in modules]
+        self._seen, tensors = _look(attributes)
+        self._is_there = [tensor is not None for tensor in tensors]  # a layer without a bias has None in its place
+        self._all_there = all(self._is_there)
+        roles: list[str] = []
+        names: list[str] = []
+        for role, group in (("parameter", _PARAMETERS), ("buffer", _BUFFERS)):
+            for path, held in zip(self.paths, map(group, attributes), strict=True):
+                roles += [role] * len(held)
+                names += [f"{path}.{name}" if path else name for name in held]
+        self.roles, self.names = [*compress(roles, self._is_there)], [*compress(names, self._is_there)]  # of `held`
+        own = [(at, key) for at, held in enumerate(attributes) for key in held if key not in _STANDARD]
+        self._own = [at for at, _ in own], [key for _, key in own]  # attributes that not every module has: module, key
+
+    def owners(self, root: int) -> list[Owner]:
+        """The modules as owners; `root` is the number of the first."""
+        return self._make_owners(root) if root else self._owners
+
+    def _make_owners(self, root: int) -> list[Owner]:
+        found = zip(self.references, self.kinds, self.paths, strict=True)
+        return [Owner(reference, kind.__name__, path, root) for reference, kind, path in found]
+
+    def held(self) -> list[Any] | None:
+        """The parameters and buffers in the order of `names`; None if the tree has changed."""
+        modules: list[Any] = [*map(call, self.references)]
+        if [*map(type, modules)] != self.kinds:
+            return None
+        seen, tensors = _look([*map(_ATTRIBUTES, modules)])
+        if seen != self._seen:
+            return None
+        return tensors if self._all_there else [*compress(tensors, self._is_there)]
+
+    def constants(self) -> list[tuple[str, torch.Tensor]]:
+        """Tensors that are attributes of modules and neither parameters nor buffers. Asked just after `held`."""
+        attributes: list[dict[str, Any]] = [*map(_ATTRIBUTES, map(call, self.references))]
+        positions, keys = self._own
+        items: list[Any] = [*map(dict.get, map(attributes.__getitem__, positions), keys)]
+        found: list[tuple[str, torch.Tensor]] = []
+        if _NO_TENSORS.issuperset(map(type, items)):
+            return found
+        for position, key, item in zip(positions, keys, items, strict=True):
+            if isinstance(item, torch.Tensor):
+                path = self.paths[position]
+                found.append((f"{path}.{key}" if path else key, item))
+        return found
+
+    def without(self, modules: Collection[int]) -> ModuleTree:
+        """The same tree but for some modules, by id."""
+        return ModuleTree([(path, module) for path, module in self._there() if id(module) not in modules])
+
+    def renewed(self) -> ModuleTree:
+        """The modules that are still there, at the same paths, with what they hold now."""
+        return ModuleTree(self._there())
+
+    def _there(self) -> list[tuple[str, nn.Module]]:
+        found = zip(self.paths, map(call, self.references), strict=True)
+        return [(path, module) for path, module in found if module is not None]
+
+
+def _look(attributes: list[dict[str, Any]]) -> tuple[list[list[Any]], list[Any]]:
+    """What must be equal for a tree to be the same, given the attributes of its modules; and their tensors."""
+    children = [*map(_MODULES, attributes)]
+    holders = [*map(_PARAMETERS, attributes), *map(_BUFFERS, attributes)]
+    tensors = [*chain.from_iterable(map(dict.values, holders))]
+    seen = [
+        [*map(len, children)],
+        [*chain.from_iterable(children)],
+        [*map(id, chain.from_iterable(map(dict.values, children)))],
+        [*map(len, holders)],
+        [*chain.from_iterable(holders)],
+        [*map(type, tensors)],
+        [*map(len, attributes)],
+        [*chain.from_iterable(attributes)],
+    ]
+    return seen, tensors
+
+
+def tree_of(root: nn.Module) -> tuple[ModuleTree, list[Any]]:
+    """The tree below a module as it is now, and the tensors that it holds."""
+    known = _TREES.get(id(root))
+    if known is not None and known[0]() is root and (tensors := known[1].held()) is not None:
+        return known[1], tensors
+    found: dict[int, tuple[str, nn.Module]] = {}
+    stack = [("", root)]
+    while stack:
+        path, module = stack.pop()
+        if id(module) in found:
+            continue  # the same module under a second name: the first one counts
+        found[id(module)] = path, module
+        prefix = f"{path}." if path else ""
+        children = [(prefix + name, child) for name, child in module._modules.items() if child is not None]
+        stack.extend(reversed(children))
+    key, tree = id(root), ModuleTree([*found.values()])
+    _TREES[key] = weakref.ref(root, lambda reference: _forget(key, reference)), tree
+    return tree, tree.held() or []
+
+
+def _forget(key: int, reference: weakref.ref[nn.Module]) -> None:
+    known = _TREES.get(key)
+    if known is not None and known[0] is reference:  # else another module has that id by now
+        del _TREES[key]
