@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -159,12 +160,20 @@ def at_terminal(calls: list[tuple[list[str], dict[str, str]]], keys: list[str]) 
             break
         text += part.decode("utf-8", "replace")
         if waiting and re.search(r"(just see|runs it)[^\n]*: $", text):
+            _until_it_waits(process)
             os.write(ours, waiting.pop(0).encode())
     os.close(ours)
     assert process.wait() == 0, text
     assert not waiting, text
     shown = text.replace("\r\n", "\n").split("-- ended with")
     return [f"{one}-- ended with{rest.split()[0]}" for one, rest in pairwise(shown)]
+
+
+def _until_it_waits(process: subprocess.Popen[bytes]) -> None:
+    """Python does not see a Ctrl-C that comes after it has printed a prompt and before it waits for keys."""
+    state = Path(f"/proc/{process.pid}/stat")
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] == "R":
+        time.sleep(0.001)
 
 
 def _take_terminal() -> None:
