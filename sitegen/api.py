@@ -18,7 +18,7 @@ SUBJECTS = {
     "graph": ("The graph", ["graph", ""]),
     "cost": (
         "Cost and comparison",
-        ["analysis.cost", "analysis.diff", "analysis.conditions", "analysis.devices", "operations"],
+        ["analysis.cost", "analysis.diff", "analysis.fail_on", "analysis.devices", "operations"],
     ),
     "memory": ("Memory and checkpointing", ["analysis", "checkpoint_plans"]),
     "doctor": ("The doctor", ["diagnosis"]),

@@ -89,7 +89,7 @@ def test_backward_is_one_run() -> None:
 # What turns a duration into text, and where the views above show what it is. A new one belongs there, too.
 SHOWN = {
     "analysis/checkpoint_choice.py": "best times of a device, none measured",
-    "analysis/conditions.py": "a condition on a time shows Measured",
+    "analysis/fail_on.py": "a condition on a time shows Measured",
     "analysis/cost.py": "cost",
     "analysis/diff.py": "comparison",
     "analysis/memory_text.py": "memory",

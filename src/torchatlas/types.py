@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torchatlas.analysis.batch_peak import BatchPeak
 from torchatlas.analysis.checkpoint_choice import CheckpointChoice, CheckpointedModule
-from torchatlas.analysis.conditions import Violation
 from torchatlas.analysis.cost import Amount, CostReport, NodeCost
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.diff import Change, Comparison, Delta
+from torchatlas.analysis.fail_on import Violation
 from torchatlas.analysis.memory import LineMemory, MemoryReport, ModuleMemory, TensorMemory
 from torchatlas.autograd.debug_session import Breakpoint
 from torchatlas.autograd.debug_stop import Stop

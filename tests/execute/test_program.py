@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchatlas.execute.exporting import compiled, copy_unless_same
-from torchatlas.execute.node_values import RunOptions, ValueRecorder
+from torchatlas.execute.node_values import RunOptions, ValueObserver
 from torchatlas.execute.program import Failed, Program
 
 
@@ -34,7 +34,7 @@ def nothing(name: str) -> Any:
 
 
 def run(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
-    recorder = ValueRecorder(RunOptions(**options))
+    recorder = ValueObserver(RunOptions(**options))
     return program_of(function, *args).run(list(args), nothing, recorder), recorder.values()
 
 
@@ -99,7 +99,7 @@ def test_a_kept_value_is_what_the_node_made(name: str, some: bool) -> None:
     program = compiled(exported.graph, {})
     names = [instruction.name for instruction in program.instructions if instruction.name]
     for keep in [{one} for one in names] if some else [None]:
-        recorder = ValueRecorder(RunOptions(keep))
+        recorder = ValueObserver(RunOptions(keep))
         (result,) = program.run([x.clone()], nothing, recorder)
         kept = recorder.values()
         assert torch.equal(result, wanted)

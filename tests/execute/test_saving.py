@@ -342,7 +342,7 @@ def test_what_is_no_condition_on_sizes_is_never_compiled(text: str) -> None:
         condition(text)
 
 
-def test_conditions_on_sizes_are_computed() -> None:
+def test_fail_on_on_sizes_are_computed() -> None:
     given = {"L": {"x": torch.ones(6, 4), "y": [torch.ones(3)]}, "math": __import__("math"), "torch": torch}
     for text, holds in {
         "L['x'].size()[0] == 2*L['y'][0].size()[0]": True,

@@ -15,7 +15,7 @@ from torchatlas.analysis.reports import Report, as_json
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
-from torchatlas.graph.given import as_graph
+from torchatlas.graph.graph_like import as_graph
 from torchatlas.registry import check_choice, did_you_mean
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import byte_limit, format_bytes, format_flops, format_seconds

@@ -24,7 +24,7 @@ from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
-from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.graph.graph_like import GraphLike, as_graph
 from torchatlas.graph.names import short_name
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.registry import check_choice

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from torchatlas.analysis.alignment import Alignment, aligned
-from torchatlas.analysis.conditions import STRUCTURE, TIME, Figure, Violation, judged, judged_time, parse_condition
 from torchatlas.analysis.cost import Amount, CostReport, cost
 from torchatlas.analysis.devices import Device
+from torchatlas.analysis.fail_on import STRUCTURE, TIME, Figure, Violation, judged, judged_time, parse_condition
 from torchatlas.analysis.module_figures import own_allocated_bytes
 from torchatlas.analysis.reports import as_json
 from torchatlas.analysis.time_changes import (
@@ -25,7 +25,7 @@ from torchatlas.calls import explains_arguments
 from torchatlas.errors import FileFormatError
 from torchatlas.escapes import clean
 from torchatlas.graph import GraphNode, Value, formats
-from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.graph.graph_like import GraphLike, as_graph
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_ns

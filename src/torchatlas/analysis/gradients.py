@@ -10,7 +10,7 @@ from torchatlas.calls import explains_arguments
 from torchatlas.errors import AnalysisError
 from torchatlas.graph import Graph, Phase, Role
 from torchatlas.graph.columns import PHASES, ROLES, Array
-from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.graph.graph_like import GraphLike, as_graph
 
 
 @explains_arguments

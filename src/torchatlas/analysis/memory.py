@@ -18,7 +18,7 @@ from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
-from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.graph.graph_like import GraphLike, as_graph
 from torchatlas.graph.shown import Shown
 from torchatlas.sections import Section
 from torchatlas.units import format_bytes

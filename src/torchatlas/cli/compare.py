@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from torchatlas.analysis.conditions import parse_condition
 from torchatlas.analysis.diff import compare, comparison_text
+from torchatlas.analysis.fail_on import parse_condition
 from torchatlas.cli._graph import GraphSource, Run, run_options
 from torchatlas.cli._options import complete_files, count_option, echo, old_option, print_result, progress, verb
 from torchatlas.errors import InvalidInputError

@@ -175,7 +175,7 @@ class _Cell:
     register: int
 
 
-class ValueRecorder(Observer):
+class ValueObserver(Observer):
     """Keeps, edits or reports the inputs and outputs of nodes.
 
     A kept value lies in a cell. Before an op writes to its memory the cell gets a copy, and a later reader of the

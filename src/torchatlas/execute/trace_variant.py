@@ -23,7 +23,7 @@ from torchatlas.errors import (
 )
 from torchatlas.execute.capture_fallback import Followed
 from torchatlas.execute.exporting import bound
-from torchatlas.execute.node_values import RunOptions, Taken, ValueRecorder, cloned
+from torchatlas.execute.node_values import RunOptions, Taken, ValueObserver, cloned
 from torchatlas.execute.program import Failed, Program, Unreachable, part
 from torchatlas.graph import Graph, GraphNode, Value
 from torchatlas.graph.module_outputs import output_nodes
@@ -51,7 +51,7 @@ class Variant:
             if isinstance(self.program, Followed):
                 args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
                 return self.program.run(args, kwargs, options)
-            recorder = ValueRecorder(options) if options else None
+            recorder = ValueObserver(options) if options else None
             results = self.program.run(flat, self._constants(model), recorder)
         except Failed as failed:
             if isinstance(failed.error, CaptureError):  # of an edit, which says where it was called

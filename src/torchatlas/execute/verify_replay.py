@@ -21,7 +21,7 @@ from torchatlas.execute.recorded_program import array
 from torchatlas.execute.replay import OpLocation, ReplayObserver, ReplayProgram, Unplayed, op_location
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
-from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.graph.graph_like import GraphLike, as_graph
 from torchatlas.graph.shown import Shown
 from torchatlas.sections import Lines, Section
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchatlas.graph.objects import GraphEdge, GraphNode
 
 
-class NodeNames:
+class NodeAliases:
     """Other names for what a GraphNode holds."""
 
     __slots__ = ()
@@ -124,7 +124,7 @@ class NodeNames:
         return [node.id for node in self._node.successors]
 
 
-class EdgeNames:
+class EdgeAliases:
     """Other names for what a GraphEdge holds, of pytorch-graph."""
 
     __slots__ = ()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchatlas.escapes import clean
 from torchatlas.graph import arguments, item_sections
-from torchatlas.graph.aliases import EdgeNames, NodeNames
+from torchatlas.graph.aliases import EdgeAliases, NodeAliases
 from torchatlas.graph.attributes import arguments_by_name, attributes_of, collective_attributes
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
@@ -178,7 +178,7 @@ class Value(_Item):
         return [str(self.id), item_sections.tensor_text(self), str(self.role), self.parameter or "", maker]
 
 
-class GraphNode(_Item, NodeNames):
+class GraphNode(_Item, NodeAliases):
     """One thing that happened: an input arriving, an operation, an output leaving. Read from a graph.
 
     Args:
@@ -346,7 +346,7 @@ class GraphNode(_Item, NodeNames):
         return [str(self.id), self.name, self.operation, str(self.phase), made, time]
 
 
-class GraphEdge(_Item, EdgeNames):
+class GraphEdge(_Item, EdgeAliases):
     """From `source` to `target`: data, or only an order that must be kept. Read from `graph.edges`.
 
     Args:

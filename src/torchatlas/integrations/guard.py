@@ -15,11 +15,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from torchatlas.analysis.conditions import Condition, Figure, Violation, judged, parse_condition
+from torchatlas.analysis.fail_on import Condition, Figure, Violation, judged, parse_condition
 from torchatlas.errors import AtlasError, FileFormatError, FileSystemError, InvalidInputError, NewerVersionError
 from torchatlas.files import replacing
 from torchatlas.graph import Graph
-from torchatlas.graph.given import as_graph
+from torchatlas.graph.graph_like import as_graph
 from torchatlas.integrations.snapshot_changes import changes_text
 from torchatlas.integrations.snapshots import Snapshot, of_text, snapshot_of, to_text
 from torchatlas.registry import did_you_mean

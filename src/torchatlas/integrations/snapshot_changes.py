@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from torchatlas.analysis.conditions import change_text, per_cent
+from torchatlas.analysis.fail_on import change_text, per_cent
 from torchatlas.escapes import clean
 from torchatlas.integrations.snapshots import ROOT, TOTALS, Snapshot
 

@@ -12,7 +12,7 @@ from torchatlas.analysis.totals import operations_mask
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
-from torchatlas.graph.given import as_graph
+from torchatlas.graph.graph_like import as_graph
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.png import whole
 from torchatlas.render.sheet import POINTS, SMALLEST_TYPE, Sheet, sheet

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from torchatlas.analysis.conditions import FIGURES, Violation, per_cent
 from torchatlas.analysis.diff import Comparison, Delta, described, recorders_differ, summary
+from torchatlas.analysis.fail_on import FIGURES, Violation, per_cent
 from torchatlas.escapes import clean, encodable
 from torchatlas.units import format_bytes, format_count
 

@@ -22,7 +22,7 @@ from torchatlas.escapes import clean, encodable
 from torchatlas.graph import Graph, Role, Scope
 from torchatlas.graph.columns import PHASES, ROLES
 from torchatlas.graph.formats import imported
-from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.graph.graph_like import GraphLike, as_graph
 from torchatlas.graph.names import origin
 from torchatlas.graph.shown import Shown, facts
 from torchatlas.render import html, module_cells

@@ -13,7 +13,7 @@ from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Phase
-from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.graph.graph_like import GraphLike, as_graph
 from torchatlas.registry import check_choice, did_you_mean
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.layout.box_words import BoxWords

@@ -23,7 +23,7 @@ from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, OperationType, Phase
 from torchatlas.graph.columns import PHASES, Array
-from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.graph.graph_like import GraphLike, as_graph
 from torchatlas.registry import did_you_mean
 from torchatlas.render.axes import (
     HEADING,
