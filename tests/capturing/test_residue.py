@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from capturing.world import differences, snapshot, traces
+from support import sampled
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -150,7 +151,8 @@ def tracked(model: Any, *args: Any, kwargs: Any, **options: Any) -> None:
 
 
 WAYS: dict[str, tuple[Callable[..., Any], dict[str, Any], list[Specimen]]] = {
-    "ops": (atlas.capture, {}, ZOO),
+    "ops": (atlas.capture, {}, ZOO[0::5]),
+    "ops of the others": (atlas.capture, {}, [specimen for at, specimen in enumerate(ZOO) if at % 5]),
     "all values": (atlas.capture, {"values": "all"}, ZOO[0::8]),
     "statistics": (atlas.capture, {"values": "stats"}, ZOO[1::8]),
     "modules": (atlas.capture, {"track_tensor_ops": False}, ZOO[2::6]),
@@ -159,7 +161,9 @@ WAYS: dict[str, tuple[Callable[..., Any], dict[str, Any], list[Specimen]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.slow] * (way == "ops of the others")) for way in WAYS]
+)
 def test_capturing_leaves_the_world_as_it_was(way: str) -> None:
     capture, options, specimens = WAYS[way]
     for specimen in specimens:
@@ -409,14 +413,18 @@ def operations(graph: atlas.Graph) -> list[str]:
     return [node.operation for node in graph.where(kind="op")]
 
 
+SHARES = 5  # the ops of a program are dealt out to so many tests
+
+
+@pytest.mark.parametrize("first", sampled(range(SHARES), SHARES))
 @pytest.mark.parametrize("above", [False, True], ids=["below", "above"])
-def test_an_exception_at_every_op_of_a_recording(above: bool) -> None:
+def test_an_exception_at_every_op_of_a_recording(above: bool, first: int) -> None:
     program = trained()
     with Watching() as whole:
         step(*program)
     assert len(whole.names) > 60
     before = snapshot()
-    for at in range(len(whole.names)):
+    for at in range(first, len(whole.names), SHARES):
         bomb = Watching(at, error := KINDS[at % len(KINDS)]("bang"))
         rec = atlas.recording(program[0])
         order = [rec, bomb] if above else [bomb, rec]
@@ -435,8 +443,9 @@ def test_an_exception_at_every_op_of_a_recording(above: bool) -> None:
             assert any(f"stopped at {whole.names[at]}" in note for note in rec.graph.notes)
 
 
+@pytest.mark.parametrize("first", sampled(range(SHARES), SHARES))
 @pytest.mark.parametrize("coarse", [False, True], ids=["ops", "modules"])
-def test_an_exception_at_every_op_of_a_capture(coarse: bool) -> None:
+def test_an_exception_at_every_op_of_a_capture(coarse: bool, first: int) -> None:
     model, x, optimizer = trained()
     capture = functools.partial(atlas.capture, model, x, loss=squared, optimizer=optimizer, track_tensor_ops=not coarse)
     before = snapshot(model, x, optimizer)
@@ -444,8 +453,8 @@ def test_an_exception_at_every_op_of_a_capture(coarse: bool) -> None:
         graph = capture()
     assert coarse or operations(graph) == whole.names
     assert not differences(before, snapshot(model, x, optimizer))
-    for at, name in enumerate(whole.names):
-        error = KINDS[at % len(KINDS)]("bang")
+    for at in range(first, len(whole.names), SHARES):
+        name, error = whole.names[at], KINDS[at % len(KINDS)]("bang")
         with pytest.raises(type(error)) as caught, Watching(at, error):
             capture()
         assert caught.value is error
