@@ -103,7 +103,7 @@ def watch_backward(visit: Visit) -> AbstractContextManager[None]:
         handles: list[Any] = []
         inside, begun = True, False
         try:
-            with visit.guarded():
+            with visit.guarded:
                 visit.tell("before_backward", backward)
                 begun = True
                 for number, listening in _listeners(visit, backward).items():
@@ -119,7 +119,7 @@ def watch_backward(visit: Visit) -> AbstractContextManager[None]:
                     handle.remove()
                 inside = False
                 if begun:
-                    with visit.guarded():
+                    with visit.guarded:
                         visit.backward_ends(backward, error)
         finally:
             inside = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, overload
 
@@ -49,6 +49,7 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self.error: BaseException | None = None  # that ends it, during `at_end` alone: nobody may keep it
         self.ended_by = ""  # the class of that exception
         self.left_to_parent = False  # in a process that the program has forked: its parent is watched
+        self.guarded = _Guarded(self)
         self._open = ExitStack()
         self._state = "new"
         self._cells: dict[str, str] = {}  # of the notebook that runs: file -> id of the cell
@@ -122,7 +123,7 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
             raise StateError("This visit is over; make a new one with atlas.doctor().")
         self._state = "running"
         _RUNNING.add(self)
-        with self.guarded():
+        with self.guarded:
             self._cells = running_cell()
         try:
             self.history.begin_recording()
@@ -193,14 +194,6 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self._told_of = {}
         self._op_events.without(gone)
 
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Keep exceptions of ours from the program."""
-        try:
-            yield
-        except Exception as error:
-            self.failed(error)
-
     def backward_ends(self, backward: BackwardPass, error: BaseException | None) -> None:
         self.tell("after_backward", backward, error)
         if self.history.is_long:
@@ -213,6 +206,22 @@ def _is_success(error: BaseException) -> bool:
     if not isinstance(error, SystemExit):
         return False
     return error.code is None or (isinstance(error.code, int) and error.code == 0)
+
+
+class _Guarded:
+    """A context that keeps exceptions of ours from the program. One serves for all events, also inside of each other:
+    there are many, and a generator takes a microsecond to make."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+        if isinstance(error, Exception):
+            self._visit.failed(error)
+            return True
+        return False
 
 
 def _after_fork() -> None:
@@ -254,18 +263,18 @@ class _Listener:
 
     @never_compiled
     def _arrives(self, module: Any, args: Any, kwargs: Any) -> None:
-        with self.visit.guarded():
+        with self.visit.guarded:
             self.visit.history.call_begins(module)
             self.visit.tell("module_called", module, args, kwargs)
 
     @never_compiled
     def _leaves(self, module: Any, result: Any) -> None:
-        with self.visit.guarded():
+        with self.visit.guarded:
             self.visit.tell("module_returned", module, result)
 
     def step_begins(self, cell: patches.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         self.visit.in_closure = False
-        with self.visit.guarded():
+        with self.visit.guarded:
             self.visit.history.step_begins()
             self.visit.tell("before_step", optimizer, _parameters(optimizer))
         self.visit.in_closure = True
@@ -273,12 +282,12 @@ class _Listener:
 
     def step_ends(self, cell: patches.Cell, optimizer: Any) -> None:
         self.visit.in_closure = False
-        with self.visit.guarded():
+        with self.visit.guarded:
             self.visit.history.step_ends()
             self.visit.tell("after_step", optimizer, _parameters(optimizer))
 
     def scheduler_stepped(self, scheduler: Any) -> None:
-        with self.visit.guarded():
+        with self.visit.guarded:
             self.visit.tell("scheduler_stepped", scheduler)
 
     def backward_called(self, inner: Any, cell: patches.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:

@@ -57,16 +57,17 @@ class DataWrite(Diagnosis):
     def before_backward(self, backward: BackwardPass) -> None:
         found = dict[tuple[int, str], tuple[Any, SavedSlot, list[int | None]]]()
         looks = dict[tuple[str, str], bool]()  # by the kind of node and the slot
-        for kind, numbers in backward.kinds.items() if self._may_be_overwritten(backward) else ():
+        begins = self.history.first_op(backward.oldest) if self._written else None
+        if begins is None or self._latest < begins:  # as in a loop whose steps write to parameters
+            return
+        for kind, numbers in backward.kinds.items():
             for node, data in saved_data(kind, map(backward.nodes.__getitem__, numbers)):
-                if (parts := self._written.get(memory_address(data))) is None:
+                parts = self._written.get(memory_address(data))
+                if parts is None or next(reversed(parts.values()))[0] < begins:
                     continue
                 number = sequence_nr(node)
                 first = self._first_after(node, number)
-                if next(reversed(parts.values()))[0] < first:  # also the latest came before
-                    continue
-                part = _part(data)
-                if any(op >= first and _touches(other, part) for other, (op, _) in parts.items()):
+                if any(True for _ in _written_since(parts, first, data)):
                     for saved, written in self._suspects(node, number, first, looks):
                         place = short(node), saved.slot
                         if place not in looks:
@@ -76,13 +77,6 @@ class DataWrite(Diagnosis):
         for key, (node, saved, written) in found.items():  # the recording is read
             self._reported.add(key)
             self._report(backward, node, saved, written)
-
-    def _may_be_overwritten(self, backward: BackwardPass) -> bool:
-        """False if the latest write came before the graph: so it is in a loop whose steps write to parameters."""
-        if not self._written:
-            return False
-        first = self.history.first_op(backward.oldest)
-        return first is not None and self._latest >= first
 
     def _suspects(
         self, node: Any, number: int, first: int, looks: dict[tuple[str, str], bool]
@@ -95,8 +89,7 @@ class DataWrite(Diagnosis):
             parts = None if saved.data is None else self._written.get(memory_address(saved.data))
             if saved.data is None or parts is None or not looks.get((short(node), saved.slot), True):
                 continue
-            part = _part(saved.data)
-            written = [storage for other, (op, storage) in parts.items() if op >= first and _touches(other, part)]
+            written = list(_written_since(parts, first, saved.data))
             if written and (number, saved.slot) not in self._reported and saved.expected_version() == saved.version:
                 yield saved, written
 
@@ -133,6 +126,15 @@ class DataWrite(Diagnosis):
         """Forget what was written or saved in it: it has no line any more."""
         self._written.clear()
         self._reported.clear()
+
+
+def _written_since(parts: dict[Part, tuple[int, int | None]], first: int, data: torch.Tensor) -> Iterator[int | None]:
+    """The storages, as they were, by which something has written to a tensor in some op or later."""
+    for other, (op, storage) in reversed(parts.items()):  # the latest first
+        if op < first:
+            return
+        if _touches(other, _part(data)):
+            yield storage
 
 
 def _part(tensor: torch.Tensor) -> Part:
