@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -465,3 +466,22 @@ def test_an_exception_in_a_callback_is_told_and_nothing_waits_for_it(monkeypatch
         z = y + 1
     assert z.tolist() == [7.0, 7.0, 7.0]
     assert [str(node.operation) for node in rec.graph.where(kind="op")] == ["aten.mul.Tensor", "aten.add.Tensor"]
+
+
+@pytest.mark.usefixtures("native")
+def test_memory_of_other_allocators_ends_before_the_result_is_noted() -> None:
+    """Nobody reports the end of such memory, so it is looked for: before ops, and before what Python notes."""
+
+    class Taking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.from_numpy(np.ones(8, np.float32))
+
+    died = []
+    for native in (False, True):
+        net = Taking()
+        with atlas.recording(net, native=native) as rec:
+            result = net(X)
+        died.append(rec.graph.columns["storage_died"].tolist())
+        assert result.shape == X.shape
+    assert died[0] == died[1]
+    assert max(died[1]) >= 0
