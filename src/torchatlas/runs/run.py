@@ -217,12 +217,12 @@ class Run(Shown):
             for at, figure, usual in self._outstanding(name, factor):
                 what = "took" if name == "wall_ns" else "peak of"
                 reasons.setdefault(at, []).append(f"{what} {say(figure)}; {say(usual)} is usual")
-        rare = {one.number: one for one in self._rare()}
+        rare = {odd.number: odd for odd in self._rare()}
         for at, number in enumerate(self._column("structure")):
             if number in rare:
-                one = rare[int(number)]
-                words = f"structure {one.number}, of {one.count:,} of {len(self):,} steps"
-                reasons.setdefault(at, []).append(f"{words}: {one.change}" if one.change else words)
+                odd = rare[int(number)]
+                words = f"structure {odd.number}, of {odd.count:,} of {len(self):,} steps"
+                reasons.setdefault(at, []).append(f"{words}: {odd.change}" if odd.change else words)
         places = sorted(reasons)
         return self.steps._at(places, ["; ".join(reasons[at]) for at in places])
 
