@@ -84,6 +84,29 @@ def test_mlflow_without_a_run_begins_none(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_tracker_of_accelerate_does_not_move_the_programs_step_either(
+    wandb_run: Any, request: pytest.FixtureRequest
+) -> None:
+    """W&B drops what is logged with a smaller step than the run's: here the program counts epochs of three steps."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerate.PartialState(cpu=True)
+    request.addfinalizer(accelerate.PartialState._reset_state)
+    tracker = accelerate.tracking.WandBTracker("project")
+    tracker.run = wandb_run  # as its `start` does
+    model, optimizer, step = trained()
+    with atlas.watch(optimizer, model, every=1, loggers=[tracker]) as watch:
+        for epoch in range(3):
+            for _ in range(3):
+                step()
+            wandb_run.log({"mine": epoch}, step=epoch)
+    assert watch.notes == []
+    assert wandb_run.step == 2
+    wandb_run.log({"mine": 3}, step=3)  # which writes what was logged for step 2
+    assert wandb_run.summary["mine"] == 2
+    assert wandb_run.summary["atlas/step"] == 8
+
+
 def test_wandb_has_a_panel_an_artifact_and_never_moves_the_programs_step(wandb_run: Any) -> None:
     model, optimizer, step = trained()
     with atlas.watch(optimizer, model, every=1, loggers=[wandb_run]) as watch:

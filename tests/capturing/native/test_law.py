@@ -247,8 +247,6 @@ MODELS = {**torchvision_models.MODELS, **transformers_models.MODELS}
 MODELS |= {name: timm_models.MODELS[name] for name in OF_TIMM}
 # Without gradients max_pool1d has a kernel of its own, which torch does not take in a dispatch mode.
 del MODELS["canine"]
-# The memory of one tensor of theirs is seen to end an op later, which is not understood: docs/native.md says so.
-del MODELS["quantized_mobilenet_v2-int8"], MODELS["quantized_mobilenet_v3_large-int8"]
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")

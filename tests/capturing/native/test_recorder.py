@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import support
 import torch
@@ -473,3 +474,57 @@ def test_an_exception_in_a_callback_is_told_and_nothing_waits_for_it(monkeypatch
         z = program()
     assert z.tolist() == [7.0, 7.0, 7.0]
     assert [str(node.operation) for node in rec.graph.where(kind="op")] == ["aten.mul.Tensor", "aten.add.Tensor"]
+
+
+@pytest.mark.usefixtures("native")
+def test_memory_of_other_allocators_ends_before_the_result_is_noted() -> None:
+    """Nobody reports the end of such memory, so it is looked for: before ops, and before what Python notes."""
+
+    class Taking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.from_numpy(np.ones(8, np.float32))
+
+    died = []
+    for native in (False, True):
+        net = Taking()
+        with atlas.recording(net, native=native) as rec:
+            result = net(X)
+        died.append(rec.graph.columns["storage_died"].tolist())
+        assert result.shape == X.shape
+    assert died[0] == died[1]
+    assert max(died[1]) >= 0
+
+
+@pytest.mark.child
+@pytest.mark.usefixtures("native")
+def test_the_garbage_collector_may_run_where_objects_are_made_for_python() -> None:
+    """It may free memory, whose end waits for the lock: who makes objects with the lock would wait for himself."""
+    net = model()
+    with atlas.recording(net, native=True) as rec:
+        core = rec._recorder._core  # type: ignore[attr-defined]
+        out = net(X)
+        asked: list[Callable[[], Any]] = [
+            *(core.counts, core.live, core.failures, core.leaves, core.ops, core.place, core.marks, core.error),
+            lambda: core.known(out._cdata),
+            lambda: core.memory(out.untyped_storage()._cdata),
+            lambda: core.look([out._cdata], "seen"),
+            lambda: core.tensors([]),
+            lambda: core.storages([]),
+            lambda: core.drain([]),
+        ]
+        # Python has tuples and lists in store, and collects nothing as long as it takes them from there
+        kept: list[Any] = [[(n,) * length for n in range(2100)] for length in range(1, 5)] + [[] for _ in range(100)]
+        before = gc.get_threshold()
+        gc.set_threshold(1, 1, 1)
+        try:
+            for ask in asked:
+                for _ in range(10):
+                    gc.disable()
+                    garbage: list[Any] = [torch.ones(50) + 1]
+                    garbage.append(garbage)
+                    del garbage
+                    gc.enable()  # from here on, the first new object sets it off
+                    kept.append(ask())
+        finally:
+            gc.enable()
+            gc.set_threshold(*before)

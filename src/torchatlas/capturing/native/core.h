@@ -205,6 +205,7 @@ PyObject* core_drain(PyObject* self, PyObject* list) { return of(self).drain(lis
 PyObject* core_note(PyObject* self, PyObject* event) {
   Recorder& r = of(self);
   Lock lock(r);
+  r.poll(r.polled.size());  // what died before comes before, as it does before an op
   r.noted.push_back(Py_NewRef(event));
   r.event(Row::Noted, static_cast<int64_t>(r.noted.size()) - 1);
   return none();
