@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -76,12 +75,8 @@ def small_gpt2() -> Any:
 def profiler_peak(run: Callable[[], Any]) -> int:
     """The most bytes allocated during the run beyond what there was before."""
     gc.collect()
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Warning: Profiler clears events", UserWarning
-        )  # torch 2.10 says so every time
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            run()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
     total = peak = 0
     for event in profiler.profiler.kineto_results.events():
         if event.name() == "[memory]":

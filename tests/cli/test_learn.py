@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -181,6 +182,7 @@ def _take_terminal() -> None:
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C comes as a signal
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a test run in the background ignores, and what it starts, too
 
 
 def test_a_terminal(state: Path, tmp_path: Path) -> None:

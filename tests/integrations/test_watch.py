@@ -12,6 +12,7 @@ import pytest
 import torch
 from runs.programs_with_steps import trained
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.tensorboard import SummaryWriter
 
 import torchatlas as atlas
@@ -100,6 +101,8 @@ def test_the_doctor_may_change_recordings_while_a_step_is_recorded(
     assert watch.report.run.notes == []
     assert watch.report.run.graph().metadata["recorder"] == recorder
     assert len(set(watch.report.run.steps["ops"][1:])) == 1
+    with profile(activities=[ProfilerActivity.CPU]):  # torch 2.15 refuses if a recording lies where it begins
+        pass
 
 
 def test_only_its_own_optimizers_end_steps() -> None:

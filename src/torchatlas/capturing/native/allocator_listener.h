@@ -39,6 +39,7 @@ struct Listener : torch::profiler::impl::ProfilerStateBase {
   int slot;
   uint64_t generation;
   Listener* outer;
+  bool over = false;  // its recording is off in this thread, but one that began later lay upon it
 
   Listener(int slot, uint64_t generation, Listener* outer)
       : ProfilerStateBase(torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::Disabled)),

@@ -63,9 +63,14 @@ void listen(Recorder* recorder, Local& me) {
   }
 }
 
-bool is_listener_of(const Recorder* recorder) {
+void stop_listening(const Recorder* recorder) {
   auto* top = dynamic_cast<Listener*>(Listener::top());
-  return top && top->slot == recorder->slot && top->generation == recorder->generation;
+  for (auto* each = top; each; each = each->outer) {
+    if (each->slot == recorder->slot && each->generation == recorder->generation) each->over = true;
+  }
+  for (; top && top->over; top = dynamic_cast<Listener*>(Listener::top())) {
+    c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
+  }
 }
 
 void forget_frames(Local& me) {
@@ -90,7 +95,7 @@ void detach(Recorder* recorder) {
   Local& me = recorder->local();
   if (me.attached != recorder->generation) return;
   if (is_on(me.handle)) at::removeCallback(me.handle);
-  if (is_listener_of(recorder)) c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
+  stop_listening(recorder);
   if (me.blind) --recorder->aside, me.blind = false;
 }
 
