@@ -248,6 +248,14 @@ class Run(Shown):
     def _column(self, name: str) -> list[Number]:
         return self.columns.get(name) or [None] * len(self.steps)
 
+    def _of_finished(self, name: str) -> list[float]:
+        """A column without what is not known, and without steps that an exception cut short: what a step takes."""
+        return [
+            float(one)
+            for one, finished in zip(self._column(name), self._column("finished"), strict=True)
+            if one is not None and finished is not False
+        ]
+
     # -- showing -------------------------------------------------------------------------------------------------------
 
     def to_pandas(self) -> Any:
@@ -312,7 +320,7 @@ class Run(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """What the run is, as JSON can hold it."""
-        walls = [one for one in self._column("wall_ns") if one is not None]
+        walls = self._of_finished("wall_ns")
         return {
             "path": str(self.path),
             "model": self.model,
@@ -333,7 +341,7 @@ class Run(Shown):
 
     def _sections(self) -> Iterator[Section]:
         lines = [self._headline()]
-        walls = [float(one) for one in self._column("wall_ns") if one is not None]
+        walls = self._of_finished("wall_ns")
         if walls:
             cost = [float(one) for one in self._column("unrecorded_ns") if one is not None]
             beside = f", {format_ns(statistics.median(cost))} without recording" if cost else ""
