@@ -336,9 +336,9 @@ class Graph:
         """Write the graph; the suffix chooses the format.
 
         Args:
-            path: Where: .atlas and .json hold everything, .html is the viewer, .svg, .png and .pdf are pictures; .dot,
-                .mmd, .csv, .parquet, .graphml, .gexf, .onnx, .model-explorer.json, .node-data.json, .trace.json,
-                .speedscope.json and .et are for other tools.
+            path: Where: .atlas holds everything, .json everything but recorded values, .html is the viewer, .svg, .png
+                and .pdf are pictures; .dot, .mmd, .csv, .parquet, .graphml, .gexf, .onnx, .model-explorer.json,
+                .node-data.json, .trace.json, .speedscope.json and .et are for other tools.
             **options: Those of the format. A page of the viewer takes `title`, and what is laid over the graph:
                 `overlay` (numbers of nodes or modules by name), `findings`, `partition`, `stages`, `backward`; `device`
                 is for its roofline. A .node-data.json file takes `by`. Pictures take the arguments of `atlas.draw`.
