@@ -153,6 +153,21 @@ def test_tables_for_others(made: Run, tmp_path: Path, monkeypatch: pytest.Monkey
         made.save(tmp_path / "again.parquet")
 
 
+def test_a_run_without_a_step_has_the_columns_of_every_run(tmp_path: Path) -> None:
+    model, _, step = trained()
+    with atlas.recording(model, every=1, path=tmp_path / "run.atlas") as recorded:
+        step(6)
+    one = Run.load(recorded.path or "")
+    none = Run.load(written(tmp_path / "empty.atlas"))
+    assert set(none.columns) <= set(one.columns)
+    assert set(one.columns) - set(none.columns) <= {"ops_ns", *(name for name in one.columns if ":" in name)}
+    assert none.steps["loss"] == none.steps["number"] == []
+    assert "0 steps recorded" in str(none)
+    assert none.save(tmp_path / "none.csv").read_text().startswith("number,")
+    with pytest.raises(UnknownNameError):
+        none.steps["los"]
+
+
 @pytest.mark.parametrize("kind", plots.KINDS)
 def test_plots(kind: str, made: Run, tmp_path: Path) -> None:
     svg = made.plot(kind).svg

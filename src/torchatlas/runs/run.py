@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torchatlas.render.drawing import Drawing
     from torchatlas.render.viewer.content import Viewed
 
+# The columns that steps of every run have; those of a run without a step.
+_ALWAYS = ("number", "start_ns", "wall_ns", "process_bytes", "loss", "finished", "ops", "peak_bytes", "structure")
 _SLOW, _LARGE = 1.5, 1.05  # times the median of its structure
 _RARE = 0.05  # of all steps: a structure of fewer makes a step stand out
 _LEAST_ALIKE = 5  # steps, before one of them can stand out
@@ -101,7 +103,7 @@ class Run(Shown):
             notes.append("the run has not ended: it is still being recorded, or its process was killed")
         elif end.text:
             notes.append(f"{'ended early at ' if end.how == 'failed' else ''}{end.text}")
-        return cls(place, beginning, columns, structures, notes, end)
+        return cls(place, beginning, columns or {name: [] for name in _ALWAYS}, structures, notes, end)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
