@@ -161,7 +161,7 @@ def advice(error: BaseException, model: Any, inputs: Any) -> str | None:
     if away:
         home = min(homes)
         return f"{away[0]} is on {tensors[away[0]].device} and the model on {home}: move one, {away[0]}.to({home!r})."
-    if "dtype" in str(error) or "scalar type" in str(error):
+    if is_about_dtypes(error):
         kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in weights if tensor.is_floating_point()}
         listed = ", ".join(f"{name} {described(tensor)}" for name, tensor in tensors.items())
         return (
@@ -169,6 +169,11 @@ def advice(error: BaseException, model: Any, inputs: Any) -> str | None:
             "Ids are whole numbers, x.long(), on the command line --inputs int64:2,16; all else has the model's dtype."
         )
     return None
+
+
+def is_about_dtypes(error: BaseException) -> bool:
+    """Whether torch's message says that a dtype is wrong."""
+    return "dtype" in str(error) or "scalar type" in str(error)
 
 
 def _leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:

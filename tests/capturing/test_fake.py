@@ -228,3 +228,37 @@ def test_a_builder_may_convert_the_model_it_made():
     )
     assert {value.dtype for value in graph.values if value.role == "parameter"} == {"bfloat16"}
     assert {storage.device for storage in graph.storages} == {"cpu"}
+
+
+def test_a_fake_kernel_that_refuses_a_dtype_is_named() -> None:
+    """As torch's own of aten._grouped_mm does with float32, which the real kernel takes."""
+
+    @torch.library.custom_op("tests_fake::narrow", mutates_args=())
+    def narrow(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @narrow.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        torch._check(x.dtype == torch.bfloat16, lambda: f"Expected BF16 but got x.dtype={x.dtype}.")
+        return torch.empty_like(x)
+
+    class Narrow(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return narrow(super().forward(x))
+
+    x = torch.ones(2, 4)
+    assert "tests_fake.narrow.default" in operations(atlas.capture(Narrow(4, 4), x))
+    with pytest.raises(CaptureError, match=r"fake kernel of tests_fake.narrow.default at .*got x.dtype") as caught:
+        atlas.capture(Narrow(4, 4), x, fake=True)
+    assert "fake=False" in str(caught.value)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    notes = [*caught.value.__cause__.__notes__, *getattr(caught.value, "__notes__", [])]
+    assert not any("hint" in note for note in notes), "the inputs are right"
+    half = atlas.capture(Narrow(4, 4).bfloat16(), x.bfloat16(), fake=True)
+    assert "tests_fake.narrow.default" in operations(half)
+
+
+def test_an_error_of_the_program_under_fake_tensors_is_its_own() -> None:
+    with pytest.raises(RuntimeError, match=r"reduction dim|cannot be multiplied") as caught:
+        atlas.capture(nn.Linear(4, 4), torch.ones(2, 5), fake=True)
+    assert not isinstance(caught.value, atlas.AtlasError)

@@ -196,6 +196,9 @@ def test_capture_prints_the_summary_and_where_it_went() -> None:
         (["cli_models:net", "--inputs", "3,4", "--optimizer", "Adamm"], "did you mean Adam"),
         (["cli_models:net", "--inputs", "3,4", "--output", "graph.xyz"], "no format is written"),
         (["cli_models:net", "--inputs", "3,4", "--output", "missing/graph.json"], "does not exist"),
+        (["cli_models:net", "--inputs", "3,4", "--values", "all", "--output", "g.json"], "g.json holds no values"),
+        (["cli_models:net", "--inputs", "3,4", "--values", "replay", "--output", "g.html"], "g.html holds no values"),
+        (["--values", "stats", "--output", "g.svg", "script.py"], "g.svg holds no values"),
         (["cli_models:net"], "missing a required argument"),
         (["cli_models:product"], "--inputs"),
         (["cli_models:program", "--inputs", "3"], "nowhere to go"),
@@ -216,6 +219,13 @@ def test_our_errors_are_one_line_and_exit_code_2(arguments: list[str], says: str
     assert says in line
     assert "Traceback" not in result.stderr
     assert result.stdout in ("", "printed by the model\n")
+
+
+def test_files_that_hold_values(folder: Path) -> None:
+    for options in (["stats", "--output", "g.html"], ["replay", "--output", "g.atlas"]):
+        assert run("capture", "cli_models:net", "--inputs", "3,4", "--values", *options).exit_code == 0
+    assert atlas.load("g.atlas").recorded
+    assert (folder / "g.html").is_file()  # it shows their statistics
 
 
 def test_a_failing_model_ends_with_1_and_its_place() -> None:

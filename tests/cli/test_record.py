@@ -112,6 +112,20 @@ def test_it_ends_as_it_ends_alone(argument: str, code: int, ended: str) -> None:
         assert "bye" in result.stderr
 
 
+def test_a_script_that_ends_before_a_step(folder: Path) -> None:
+    (folder / "early.py").write_text("import sys; sys.exit(2)")
+    result = record("early.py")
+    assert result.exit_code == 2
+    assert "recorded 0 steps in run.atlas; there is nothing in it to view." in result.stderr
+    assert "opens it" not in result.stderr
+
+
+def test_a_ctrl_c_has_no_message(folder: Path) -> None:
+    result = record("train.py", "--interrupt")
+    assert "KeyboardInterrupt:" not in result.stderr
+    assert loaded().notes == ["ended early at step 7: KeyboardInterrupt"]
+
+
 def test_json() -> None:
     result = record("--json", "train.py", "--fail")
     assert result.exit_code == 1

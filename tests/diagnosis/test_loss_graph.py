@@ -82,6 +82,27 @@ class Cut(nn.Module):
         return self.frozen(self.used(x)) + self.cut(x).detach()
 
 
+@pytest.mark.parametrize("way", ["list", "array", "array of a sum"])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Identity, lambda: nn.LayerNorm(16)])
+def test_detach_is_named_where_the_program_calls_it(way: str, activation: Callable[[], nn.Module]) -> None:
+    """torch detaches as well: a new parameter, and under a dispatch mode results that autograd saves."""
+    with atlas.doctor() as visit:
+        net = nn.Sequential(nn.Linear(4, 16), activation(), nn.Linear(16, 3))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            made = net(torch.randn(2, 4))
+            if way == "array of a sum":
+                made = made + 1
+            numbers: Any = made.tolist() if way == "list" else made.detach().numpy()
+            loss = torch.tensor(numbers, requires_grad=True).square().mean()
+            loss.backward()
+            optimizer.step()
+    (finding,) = [each for each in visit.findings if "get no gradient" in each.what]
+    said = [place.source.text for place in finding.where if "cut by detach()" in place.what and place.source]
+    assert ["made.detach().numpy()" in text for text in said] == ([] if way == "list" else [True])
+
+
 def test_parameters_that_get_no_gradient() -> None:
     net = Cut()
     with atlas.recording(net) as rec:

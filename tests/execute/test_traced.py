@@ -408,6 +408,17 @@ def test_editing_a_module_edits_each_of_its_calls() -> None:
     assert torch.equal(atlas.trace(Twice(), x).run(x, edit={"layer": torch.ones_like}), torch.full((2, 3), 2.0))
 
 
+def test_a_path_stands_for_all_values_of_its_node() -> None:
+    model, x = nn.Sequential(nn.AdaptiveMaxPool1d(2), nn.ReLU()), torch.randn(2, 3, 8)
+    traced = atlas.trace(model, x)
+    values, places = traced.predict(x)["0"].output
+    assert torch.equal(values, model[0](x))
+    assert places.dtype is torch.int64
+    with pytest.raises(CaptureError, match=r"must be Tensor, not tuple\. The value there is a tuple of 2\.$"):
+        traced.run(x, edit={"0": torch.zeros_like})
+    assert traced.run(x, edit={"0": lambda pair: (torch.ones_like(pair[0]), pair[1])}).eq(1).all()
+
+
 def test_a_module_of_several_values_is_not_edited_as_one() -> None:
     class Pair(nn.Module):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:

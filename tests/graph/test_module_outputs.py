@@ -58,6 +58,48 @@ def test_what_several_nodes_make_is_refused_with_their_names() -> None:
     ]
 
 
+class Silent(nn.Module):
+    """Modules without a value: one that passes its input on, a list, one that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.none = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), nn.Identity()
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = self.none(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("none", r"module 'none' \(Identity\) runs no operator, so it has no value of its own"),
+        ("unused", r"module 'unused' \(Linear\) runs no operator"),
+        ("layers", r"module 'layers' is not called itself.*: name a module in it, such as layers\.0\.$"),
+    ],
+)
+def test_a_module_without_a_value_is_known(path: str, says: str, traced: bool) -> None:
+    if not traced:
+        with pytest.raises(NodeNotFoundError, match=says):
+            atlas.capture(Silent(), X)[path]
+        return
+    model = atlas.trace(Silent(), X)
+    with pytest.raises(NodeNotFoundError, match=says if path == "layers" else r"not in a traced graph|did you mean"):
+        model.graph[path]
+    for look in (
+        lambda: model.run(X, edit={path: torch.zeros_like}),
+        lambda: model.predict(X)[path],
+        lambda: model.predict(X, nodes=[path]),
+        lambda: model.run_between({path: X}, "layers.1"),
+        lambda: model.run_between({"layers.0": X}, path),
+    ):
+        with pytest.raises(NodeNotFoundError, match=says):
+            look()
+
+
 def test_a_name_that_is_neither_is_told_near_ones() -> None:
     with pytest.raises(NodeNotFoundError, match="no node or module is named 'pear'; did you mean 'pair'"):
         atlas.capture(Twice(), X)["pear"]

@@ -101,6 +101,10 @@ def test_what_is_refused_changes_nothing() -> None:
         register_operator("testlib::other", category="normm")
     with pytest.raises(ValueError, match="needs a category, a formula or both"):
         register_operator("testlib::other")
+    with pytest.raises(atlas.AtlasError):
+        register_operator("testlib::other")
+    with pytest.raises(atlas.AtlasError, match="already matmul"):
+        register_operator("aten::_scaled_addmm", category="norm")
 
 
 @pytest.mark.usefixtures("registries")

@@ -25,6 +25,7 @@ from torchatlas.errors import (
 )
 from torchatlas.export.html import load_pages
 from torchatlas.graph import Graph
+from torchatlas.integrations.training_report import module_shares
 from torchatlas.render.viewer.content import viewed
 from torchatlas.runs import plots, run
 from torchatlas.runs.run import Run
@@ -105,12 +106,29 @@ def test_what_stands_out(made: Run) -> None:
     }
     text = str(made)
     assert "run of Net: 40 steps recorded" in text
-    assert "a step takes 10.0 ms while recorded (median of 40), 8.00 ms without recording" in text
+    assert "a step takes 10.0 ms while recorded (median of 39), 8.00 ms without recording" in text
     assert "note: ended early at step 390: ValueError: no" in text
     assert "20 steps in between are left out" in str(made.steps)
     assert "run of Net" in made._repr_html_()
     with pytest.raises(UnknownNameError, match="wall_ns"):
         made.steps["wall"]
+
+
+def test_what_a_step_takes_is_that_of_finished_steps(tmp_path: Path) -> None:
+    """An exception after a step of 113 ms leaves a rest of 1 ms, which is no step."""
+    columns = {"number": [0, 1], "wall_ns": [113 * MS, MS], "finished": [True, False], "time_ns:a": [60 * MS, MS // 2]}
+    found = Run.load(written(tmp_path / "run.atlas", steps(**columns)))
+    assert "a step takes 113 ms while recorded (median of 1)" in str(found)
+    assert found.to_dict()["median_wall_ns"] == 113 * MS
+    assert "113 ms a step (median of 1, " in found.plot("time").svg
+    assert "60.0 ms in ops a step (median of 1); " in found.plot("modules").svg
+    assert [share.time_ns for share in module_shares(found, None)] == [60 * MS]
+    columns |= {"finished": [False, False]}
+    none = Run.load(written(tmp_path / "none.atlas", steps(**columns)))
+    assert "a step takes" not in str(none)
+    assert none.to_dict()["median_wall_ns"] is None
+    assert "no step was finished" in none.plot("time").svg
+    assert "unfinished; a: 100%" in none.plot("modules").svg
 
 
 def test_tables_for_others(made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,12 +153,27 @@ def test_tables_for_others(made: Run, tmp_path: Path, monkeypatch: pytest.Monkey
         made.save(tmp_path / "again.parquet")
 
 
+def test_a_run_without_a_step_has_the_columns_of_every_run(tmp_path: Path) -> None:
+    model, _, step = trained()
+    with atlas.recording(model, every=1, path=tmp_path / "run.atlas") as recorded:
+        step(6)
+    one = Run.load(recorded.path or "")
+    none = Run.load(written(tmp_path / "empty.atlas"))
+    assert set(none.columns) <= set(one.columns)
+    assert set(one.columns) - set(none.columns) <= {"ops_ns", *(name for name in one.columns if ":" in name)}
+    assert none.steps["loss"] == none.steps["number"] == []
+    assert "0 steps recorded" in str(none)
+    assert none.save(tmp_path / "none.csv").read_text().startswith("number,")
+    with pytest.raises(UnknownNameError):
+        none.steps["los"]
+
+
 @pytest.mark.parametrize("kind", plots.KINDS)
 def test_plots(kind: str, made: Run, tmp_path: Path) -> None:
     svg = made.plot(kind).svg
     said = {
-        "time": "10.0 ms a step (median of 40, each timed once while recorded)",
-        "modules": "8.00 ms in ops a step (median of 40); encoder: 75%",
+        "time": "10.0 ms a step (median of 39, each timed once while recorded)",
+        "modules": "8.00 ms in ops a step (median of 39); encoder: 75%",
         "memory": "process: 4.88 KiB -&gt; 4.92 KiB, 4.92 KiB at most",
         "loss": "2 in the first step, 1.05 in the last, 1.05 at least; 1 not finite",
         "gradients": "1 to 1 over all parameters",

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from torchatlas.calls import explains_arguments
+from torchatlas.capturing.fake_kernels import raise_for_fake_kernel
 from torchatlas.capturing.recording import Recording, checked_values, recording
 from torchatlas.capturing.repeated_runs import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
@@ -187,6 +188,7 @@ class _Step:
             failure = getattr(session, "failure", None)
             if failure is not None:
                 error.add_note(f"torchatlas was capturing; it happened at {failure.where}")
+                raise_for_fake_kernel(error, failure.where)
             if hint := advice(error, self.model, argument_names(self.model, self.args, self.kwargs)):
                 error.add_note(f"hint: {hint}")
             raise

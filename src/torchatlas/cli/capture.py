@@ -24,6 +24,7 @@ from torchatlas.cli._options import (
     verb,
 )
 from torchatlas.graph import Graph
+from torchatlas.graph.formats import suffix_of
 
 
 class _OptionsThenTarget(click.Command):
@@ -71,6 +72,7 @@ def command(
     output = own_path(output)
     parsed = _target.parse_target(target)
     check_output(output)
+    _check_values(values, output)
     if parsed.is_script:
         if run.options:
             raise click.UsageError(
@@ -83,6 +85,15 @@ def command(
     with stdout_to_stderr(as_json), _target.program(parsed), _target.imported(parsed) as item:
         graph = run.graph(item, parsed, values=values, output=output)
     _finish(graph, output, as_json, str(parsed))
+
+
+def _check_values(values: str | None, output: Path | None) -> None:
+    """Refuse to keep values for a file that does not hold them. A page shows their statistics, and replays nothing."""
+    suffixes = (".atlas",) if values == "replay" else (".atlas", ".html", ".htm")
+    if values is not None and output is not None and suffix_of(output) not in suffixes:
+        raise click.UsageError(
+            f"--values {values} would change nothing: {output.name} holds no values, an .atlas file does."
+        )
 
 
 def _run_script(

@@ -100,13 +100,14 @@ def command(
 def _tell(run: RunRecording, script: str, ended: BaseException | None, as_json: bool) -> None:
     """What was recorded: on stderr, since stdout is the program's; as JSON on stdout, where the program has none."""
     if as_json:
-        failure = None if ended is None else f"{type(ended).__name__}: {ended}"
+        failure = None if ended is None else ": ".join(filter(None, (type(ended).__name__, str(ended))))
         content = Run.load(run.path).to_dict() if run.path is not None else {}
         print_json({"target": script, "failure": failure, **content})
         return
     assert run.path is not None
     steps = f"{run.recorded:,} step{'s' * (run.recorded != 1)}"
     path = os.path.relpath(run.path) if run.path.is_relative_to(Path.cwd()) else run.path
-    echo(f"torchatlas recorded {steps} in {path}; torchatlas view {path} opens it.", err=True)
+    opens = f"torchatlas view {path} opens it" if run.recorded else "there is nothing in it to view"
+    echo(f"torchatlas recorded {steps} in {path}; {opens}.", err=True)
     for note in run.notes:
         echo(f"note: {note}", err=True)

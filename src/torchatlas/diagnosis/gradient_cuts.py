@@ -143,8 +143,20 @@ class GradientCuts(DataFlow):
         return self.graph.nodes[max(found)] if found else None
 
     def _leaves_torch(self, node: int) -> bool:
-        """numpy() takes what was detached, and no op does but those that prepare it for numpy."""
-        return self.name(node) == "detach" and not any(self.after_op(each) for each in self.after_op(node))
+        """numpy() takes what was detached, and no op does but those that prepare it for numpy. Before the first op with
+        a gradient it is parameters that are detached, when they are made."""
+        if self.name(node) != "detach" or any(self.after_op(each) for each in self.after_op(node)):
+            return False
+        return bool(self._carries[:node].any()) and not self._may_be_saving(node)
+
+    def _may_be_saving(self, node: int) -> bool:
+        """True if autograd may have detached it to save an op's result: right after that op, in its line and call."""
+        calls, producers = self.graph.columns["node_call"], self.graph.columns["value_producer"]
+        maker = int(producers[self.graph.index.inputs(node)[0]])
+        between = range(maker + 1, node)  # of several results each is saved
+        if maker < 0 or calls[maker] != calls[node] or any(self.name(each) != "detach" for each in between):
+            return False
+        return self.graph.nodes[maker].source == self.graph.nodes[node].source
 
     def _takes_a_shape(self, node: int) -> bool:
         """True for ops that take no numbers, such as the ones_like of a loss: nothing can be cut off there."""

@@ -16,11 +16,13 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch import nn
 
 from torchatlas.errors import FileSystemError, InvalidInputError, NodeNotFoundError
 from torchatlas.execute.program import Instruction, Observer, Program
 from torchatlas.files import replacing
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph.module_outputs import runs_nothing
 from torchatlas.graph.names import short_name
 from torchatlas.graph.shown import Shown
 from torchatlas.registry import did_you_mean
@@ -108,14 +110,15 @@ class NodeValues(Shown, Mapping[str, NodeIO]):
     The path of a module stands for the node that makes what the module returns, as in `graph[...]`.
     """
 
-    def __init__(self, entries: dict[str, NodeIO], output: Any, graph: Graph | None = None) -> None:
-        self._entries, self.output, self._graph = entries, output, graph
+    def __init__(self, entries: dict[str, NodeIO], output: Any, graph: Graph | None = None, model: Any = None) -> None:
+        self._entries, self.output, self._graph, self._model = entries, output, graph, model
 
     def __getitem__(self, name: str) -> NodeIO:
         """What a node, or the last node of a module, took and made."""
         if name and name not in self._entries and self._graph is not None and name in self._graph.scopes:
             name = self._graph[name].name
         if name not in self._entries:
+            check_runs_ops(name, self._model)
             modules = () if self._graph is None else self._graph.scopes
             raise NodeNotFoundError(f"no value of {name!r} was kept{did_you_mean(name, [*self._entries, *modules])}")
         return self._entries[name]
@@ -139,6 +142,13 @@ class NodeValues(Shown, Mapping[str, NodeIO]):
         ]
         left = len(self) - len(rows)
         yield Table(["node", "takes", "makes"], rows, below=f"{left:,} more nodes" if left else "")
+
+
+def check_runs_ops(name: str, model: nn.Module | None) -> None:
+    """Refuse the path of a module that a graph does not have since no op runs in it, such as an nn.Identity."""
+    modules = {} if model is None else dict(model.named_modules(remove_duplicate=False))
+    if name in modules:
+        raise NodeNotFoundError(runs_nothing(name, type(modules[name]).__name__))
 
 
 # -- while it runs -----------------------------------------------------------------------------------------------------

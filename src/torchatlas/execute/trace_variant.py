@@ -23,11 +23,10 @@ from torchatlas.errors import (
 )
 from torchatlas.execute.capture_fallback import Followed
 from torchatlas.execute.exporting import bound
-from torchatlas.execute.node_values import RunOptions, Taken, ValueObserver, cloned
+from torchatlas.execute.node_values import RunOptions, Taken, ValueObserver, check_runs_ops, cloned
 from torchatlas.execute.program import Failed, Program, Unreachable, part
 from torchatlas.graph import Graph, GraphNode, Value
-from torchatlas.graph.module_outputs import output_nodes
-from torchatlas.registry import did_you_mean
+from torchatlas.graph.module_outputs import output_nodes, without_output
 from torchatlas.torch_private import pytree
 
 
@@ -66,14 +65,17 @@ class Variant:
         numbers = {name: register for register, name in enumerate(self.program.names) if name}
         register_values: dict[int, Any] = {}
         for name, value in values.items():
-            registers = [numbers[fx_name] for fx_name in self._made_by(name)]
+            registers = [numbers[fx_name] for fx_name in self._made_by(name, model)]
             several = value if len(registers) > 1 and isinstance(value, (list, tuple)) else [value]
             if len(several) != len(registers):
                 raise InvalidInputError(f"{name!r} makes {len(registers)} values; {len(several)} were given.")
             register_values.update(zip(registers, several, strict=True))
         try:
             program = part(
-                self.program, register_values, [numbers[fx_name] for fx_name in self._made_by(to)], self._storages_of
+                self.program,
+                register_values,
+                [numbers[fx_name] for fx_name in self._made_by(to, model)],
+                self._storages_of,
             )
         except Unreachable as error:
             missing = ", ".join(self.names.get(name := self.program.names[r], name) for r in error.missing)
@@ -103,28 +105,31 @@ class Variant:
 
     # -- names -------------------------------------------------------------------------------------------------------
 
-    def fx_names(self, name: str, *, edited: bool = False) -> list[str]:
-        """The node of a name; for a module path the nodes that make the output of each of its calls."""
+    def fx_names(self, name: str, model: nn.Module, *, edited: bool = False) -> list[str]:
+        """The node of a name; for the path of a module of the model the nodes that make the output of each of its
+        calls."""
         graph = self.graph
         if name in graph:
             node_names = [name]
         elif name in graph.scopes:
             made = _outputs_of(graph, name)
+            if not made:
+                raise NodeNotFoundError(without_output(graph, name))
             if edited and any(len(nodes) > 1 for nodes in made):
                 several = next(nodes for nodes in made if len(nodes) > 1)
                 raise InvalidInputError(f"module {name!r} makes several values; edit one of its nodes: {several}.")
             node_names = [node for nodes in made for node in nodes]
         else:
-            hint = did_you_mean(name, [*graph.index.by_name, *graph.scopes]) or ". traced.graph.nodes lists them."
-            raise NodeNotFoundError(f"no node or module is named {name!r}{hint}")
+            check_runs_ops(name, model)
+            node_names = [graph[name].name]  # an error that suggests near names
         return [fx_name for fx_name, ours in self.names.items() if ours in node_names]
 
-    def _made_by(self, name: str) -> list[str]:
+    def _made_by(self, name: str, model: nn.Module) -> list[str]:
         """The node of a name, or the nodes that make what a module returns; a module that is called once."""
         calls = _outputs_of(self.graph, name) if name not in self.graph and name in self.graph.scopes else [[]]
-        if len(calls) != 1:
+        if len(calls) > 1:
             raise InvalidInputError(f"module {name!r} is called {len(calls)} times; name one of its nodes: {calls}.")
-        return self.fx_names(name)
+        return self.fx_names(name, model)
 
     def _explained(self, failed: Failed) -> Exception:
         node = self.graph[self.names[failed.name]] if failed.name in self.names else None

@@ -283,7 +283,7 @@ class TracedModel(Shown):
                 entries[name] = NodeIO(
                     entry.inputs, made, partial(variant.hyperparameters, name, self.model), variant.graph[name]
                 )
-        return NodeValues(entries, output, variant.graph)
+        return NodeValues(entries, output, variant.graph, self.model)
 
     def _saved(
         self, path: str | os.PathLike[str], args: Any, kwargs: Any, nodes: Iterable[str] | None, callback: Any
@@ -291,7 +291,7 @@ class TracedModel(Shown):
         variant, _ = self._matching(args, kwargs)
         wanted = None
         if nodes is not None:
-            wanted = {variant.names[fx_name] for name in nodes for fx_name in variant.fx_names(name)}
+            wanted = {variant.names[fx_name] for name in nodes for fx_name in variant.fx_names(name, self.model)}
         with ValueFile(path) as file:
 
             def write(name: str, value: Any) -> None:
@@ -367,13 +367,13 @@ class TracedModel(Shown):
         variant, flat = self._matching(args, kwargs)
         keep = None
         if not everything or callback is not None:
-            keep = {fx_name for name in nodes or () for fx_name in variant.fx_names(name)}
+            keep = {fx_name for name in nodes or () for fx_name in variant.fx_names(name, self.model)}
         edits: dict[str, Callable[[Any], Any]] = {}
         for name, change in dict[str, Any](edit or {}).items():
             if not callable(change):
                 kind = type(change).__name__
                 raise InvalidInputError(f"edit[{name!r}] is a {kind}: pass a function of the value, lambda x: 2 * x.")
-            for fx_name in variant.fx_names(name, edited=True):
+            for fx_name in variant.fx_names(name, self.model, edited=True):
                 edits[fx_name] = _explained_edit(change, name, variant.graph[variant.names[fx_name]])
         watch = None
         if callback is not None:
@@ -570,8 +570,9 @@ def _explained_edit(change: Callable[[Any], Any], name: str, node: GraphNode) ->
             return change(value)
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
-            raise CaptureError(
-                f"edit[{name!r}] failed at {node_location(node)}: {type(error).__name__}: {first}"
-            ) from error
+            text = f"edit[{name!r}] failed at {node_location(node)}: {type(error).__name__}: {first}"
+            if isinstance(value, (tuple, list)):  # of a module that returns one of them, a surprise
+                text = f"{text.rstrip('.')}. The value there is a {type(value).__name__} of {len(value)}."
+            raise CaptureError(text) from error
 
     return changed

@@ -18,7 +18,7 @@ from torchatlas.graph import formats, identity
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
 from torchatlas.graph.index import Index
 from torchatlas.graph.item_sections import rows_sections
-from torchatlas.graph.module_outputs import output_nodes
+from torchatlas.graph.module_outputs import output_nodes, without_output
 from torchatlas.graph.names import origin, short_name
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase
 from torchatlas.graph.objects import GraphEdge, GraphNode, Storage, Value
@@ -163,12 +163,16 @@ class Graph:
         node = self.index.by_name.get(name)
         if node is None and name and name in self.scopes:
             made = [self.nodes[one].name for call in output_nodes(self, name) for one in call]
+            if not made:
+                raise NodeNotFoundError(without_output(self, name))
             if len(made) != 1:
-                several = f"{', '.join(made[:5])}{' ...' if len(made) > 5 else ''}" or "graph.scopes has its figures"
+                several = f"{', '.join(made[:5])}{' ...' if len(made) > 5 else ''}"
                 raise NodeNotFoundError(f"module {name!r} returns what {len(made)} nodes make; name one: {several}.")
             return self[made[0]]
         if node is None:
-            hint = did_you_mean(name, [*self.index.by_name, *self.scopes]) or ". graph.nodes lists them."
+            absent = " A module that runs no operator is not in a traced graph." if self.source == "export" else ""
+            known = [*self.index.by_name, *self.scopes]
+            hint = did_you_mean(name, known) or f". graph.nodes lists them.{absent}"
             raise NodeNotFoundError(f"no node or module is named {name!r}{hint}")
         return GraphNode(self, node)
 
@@ -336,9 +340,9 @@ class Graph:
         """Write the graph; the suffix chooses the format.
 
         Args:
-            path: Where: .atlas and .json hold everything, .html is the viewer, .svg, .png and .pdf are pictures; .dot,
-                .mmd, .csv, .parquet, .graphml, .gexf, .onnx, .model-explorer.json, .node-data.json, .trace.json,
-                .speedscope.json and .et are for other tools.
+            path: Where: .atlas holds everything, .json everything but recorded values, .html is the viewer, .svg, .png
+                and .pdf are pictures; .dot, .mmd, .csv, .parquet, .graphml, .gexf, .onnx, .model-explorer.json,
+                .node-data.json, .trace.json, .speedscope.json and .et are for other tools.
             **options: Those of the format. A page of the viewer takes `title`, and what is laid over the graph:
                 `overlay` (numbers of nodes or modules by name), `findings`, `partition`, `stages`, `backward`; `device`
                 is for its roofline. A .node-data.json file takes `by`. Pictures take the arguments of `atlas.draw`.

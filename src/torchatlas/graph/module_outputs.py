@@ -36,3 +36,18 @@ def output_nodes(graph: Graph, path: str) -> list[list[int]]:
         leaving = data & phase[source] & phase[target] & (call_of[source] == call) & (call_of[target] != call)
         outputs.append(np.unique(source[leaving]).tolist() or [int(nodes[phase[nodes]][-1])])
     return outputs
+
+
+def without_output(graph: Graph, path: str) -> str:
+    """Why no node makes what a module of the graph returns, for an error."""
+    scope = graph.scopes[path]
+    if not scope.operations:
+        return runs_nothing(path, scope.type)
+    below = f", such as {scope.children[0].path}" if scope.children else ""
+    return f"module {path!r} is not called itself, so it has no value of its own: name a module in it{below}."
+
+
+def runs_nothing(path: str, kind: str) -> str:
+    """The same of a module that no op runs in."""
+    named = f"module {path!r}{f' ({kind})' if kind else ''}"
+    return f"{named} runs no operator, so it has no value of its own: what it passes on is that of the node before it."

@@ -25,7 +25,7 @@ class ModuleShare(ShownPart):
     """What a module takes in the recorded steps of a training."""
 
     path: str
-    time_ns: int  # the median over all recorded steps, forward and backward
+    time_ns: int  # the median over all recorded steps that were finished, forward and backward
     peak_bytes: int | None  # of the last recorded step: what it and all below it hold at the peak; None if not known
 
 
@@ -56,7 +56,8 @@ class TrainingReport(Shown):
                 ]
                 for module in self.modules
             ]
-            steps = f"median of {len(self.run):,} steps" if len(self.run) > 1 else "one step"
+            count = sum(one is not False for one in self.run._column("finished"))
+            steps = f"median of {count:,} steps" if count > 1 else "one step"
             yield Table(["module", f">time ({steps})", ">share", ">bytes at the peak"], rows)
         if self.findings is not None:
             yield Lines(["what the doctor found:", *str(self.findings).splitlines()])
@@ -77,9 +78,9 @@ def module_shares(run: Run, graph: Graph | None) -> tuple[ModuleShare, ...]:
     """Time by module as the table of steps has it, with what each holds at the peak of a step."""
     held = {} if graph is None else _held(graph)
     shares = []
-    for name, column in run.columns.items():
+    for name in run.columns:
         if name.startswith(_TIME):
-            path, times = name.removeprefix(_TIME), [one for one in column if one is not None]
+            path, times = name.removeprefix(_TIME), run._of_finished(name)
             if times:
                 shares.append(ModuleShare(path, int(statistics.median(times)), held.get(path)))
     return tuple(sorted(shares, key=lambda module: -module.time_ns))

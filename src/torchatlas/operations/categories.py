@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
+from torchatlas.errors import AnalysisError
 from torchatlas.graph.nouns import OperationType
 from torchatlas.registry import Registry
 
@@ -325,10 +326,10 @@ def type_of_box(operation: OperationType, module: str, ran: Collection[str] = ()
 
 
 def register_category(name: str, category: OperationType) -> None:
-    """File the category of a dotted name. ValueError if it has one already."""
+    """File the category of a dotted name. AnalysisError if it has one already."""
     known = operation_type(name)
     if name in REGISTERED or known not in (OperationType.CUSTOM, OperationType.MODULE, OperationType.UNKNOWN):
-        raise ValueError(f"cannot register {name!r} as {category.value}: it is already {known.value}")
+        raise AnalysisError(f"cannot register {name!r} as {category.value}: it is already {known.value}")
     REGISTERED.add(name)(category)
     operation_type.cache_clear()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchatlas.calls import explains_arguments
+from torchatlas.errors import AnalysisError
 from torchatlas.graph.columns import Operation
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import OperationType
@@ -105,7 +106,7 @@ def register_operator(
         category: How it is drawn, fused and counted: an OperationType or its word, such as "reduction".
         formula: A function from one call (OpCall) to what it costs (Work).
     Raises:
-        ValueError: torchatlas already knows what you register, the name is of neither form, or there is neither a
+        AnalysisError: torchatlas already knows what you register, the name is of neither form, or there is neither a
             category nor a formula.
     Example:
         >>> import torchatlas as atlas
@@ -117,16 +118,16 @@ def register_operator(
 
     full = dotted(str(name))  # also an operator itself, torch.ops.mylib.scan
     if not re.fullmatch(r"[^\s.]+(?:\.[^\s.]+)+", full):
-        raise ValueError(f"cannot register {name!r}: expected 'namespace::name' or 'package.Class'")
+        raise AnalysisError(f"cannot register {name!r}: expected 'namespace::name' or 'package.Class'")
     if category is None and formula is None:
-        raise ValueError(f"register_operator({name!r}) needs a category, a formula or both.")
+        raise AnalysisError(f"register_operator({name!r}) needs a category, a formula or both.")
     known = [one.value for one in OperationType]
     if category is not None and category not in known:
-        raise ValueError(
+        raise AnalysisError(
             f"{category!r} is no category{did_you_mean(str(category), known) or '.'} Known: {', '.join(known)}"
         )
     if formula is not None and full in FORMULAS:
-        raise ValueError(f"cannot register {name!r}: its cost formula is registered twice.")
+        raise AnalysisError(f"cannot register {name!r}: its cost formula is registered twice.")
     if category is not None:
         register_category(full, OperationType(category))
     if formula is not None:

@@ -83,9 +83,12 @@ def plot_run(run: Run, kind: str = "time", *, width: int = 1200, height: int = 7
 
 
 def _time(run: Run, width: int, height: int, theme: str) -> str:
-    walls = _known(run, "wall_ns", "no step was timed")
+    _known(run, "wall_ns", "no step was timed")
+    walls = run._of_finished("wall_ns")
     subtitle = (
         f"{format_ns(statistics.median(walls))} a step (median of {len(walls):,}, each timed once while recorded)"
+        if walls
+        else "no step was finished"
     )
     canvas = _page(run, "Time", subtitle, width, height, theme)
     names = {"wall_ns": "while recorded", "unrecorded_ns": "mean of the unrecorded steps before", "device_ns": "device"}
@@ -141,7 +144,10 @@ def _modules(run: Run, width: int, height: int, theme: str) -> str:
         layers[_REST] = [sum(one) for one in zip(*(sums[name] for name in ordered[_MOST_SERIES:]), strict=True)]
     total = [sum(one) for one in zip(*layers.values(), strict=True)]
     first, share = next(iter(layers)), sum(next(iter(layers.values()))) / max(sum(total), 1)
-    subtitle = f"{format_ns(statistics.median(total))} in ops a step (median of {len(total):,}); {first}: {share:.0%}"
+    finished = run._column("finished")
+    whole = [one for at, one in zip(timed, total, strict=True) if finished[at] is not False]
+    usual = f"{format_ns(statistics.median(whole))} in ops a step (median of {len(whole):,})" if whole else "unfinished"
+    subtitle = f"{usual}; {first}: {share:.0%}"
     canvas = _page(run, "Time by module", subtitle, width, height, theme)
     colours = [_colour(canvas, at) if path != _REST else canvas.theme.soft for at, path in enumerate(layers)]
     top = legend(canvas, list(zip(colours, layers, strict=True)), HEADING)

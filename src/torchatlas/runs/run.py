@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torchatlas.render.drawing import Drawing
     from torchatlas.render.viewer.content import Viewed
 
+# The columns that steps of every run have; those of a run without a step.
+_ALWAYS = ("number", "start_ns", "wall_ns", "process_bytes", "loss", "finished", "ops", "peak_bytes", "structure")
 _SLOW, _LARGE = 1.5, 1.05  # times the median of its structure
 _RARE = 0.05  # of all steps: a structure of fewer makes a step stand out
 _LEAST_ALIKE = 5  # steps, before one of them can stand out
@@ -101,7 +103,7 @@ class Run(Shown):
             notes.append("the run has not ended: it is still being recorded, or its process was killed")
         elif end.text:
             notes.append(f"{'ended early at ' if end.how == 'failed' else ''}{end.text}")
-        return cls(place, beginning, columns, structures, notes, end)
+        return cls(place, beginning, columns or {name: [] for name in _ALWAYS}, structures, notes, end)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -248,6 +250,14 @@ class Run(Shown):
     def _column(self, name: str) -> list[Number]:
         return self.columns.get(name) or [None] * len(self.steps)
 
+    def _of_finished(self, name: str) -> list[float]:
+        """A column without what is not known, and without steps that an exception cut short: what a step takes."""
+        return [
+            float(one)
+            for one, finished in zip(self._column(name), self._column("finished"), strict=True)
+            if one is not None and finished is not False
+        ]
+
     # -- showing -------------------------------------------------------------------------------------------------------
 
     def to_pandas(self) -> Any:
@@ -312,7 +322,7 @@ class Run(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """What the run is, as JSON can hold it."""
-        walls = [one for one in self._column("wall_ns") if one is not None]
+        walls = self._of_finished("wall_ns")
         return {
             "path": str(self.path),
             "model": self.model,
@@ -333,7 +343,7 @@ class Run(Shown):
 
     def _sections(self) -> Iterator[Section]:
         lines = [self._headline()]
-        walls = [float(one) for one in self._column("wall_ns") if one is not None]
+        walls = self._of_finished("wall_ns")
         if walls:
             cost = [float(one) for one in self._column("unrecorded_ns") if one is not None]
             beside = f", {format_ns(statistics.median(cost))} without recording" if cost else ""

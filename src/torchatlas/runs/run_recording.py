@@ -234,7 +234,8 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         """What ended the program early, and where."""
         if error is None or _is_success(error):
             return ""
-        text = f"{type(error).__name__}: {error}".strip()[:1000]
+        message = str(error).strip()  # that of a Ctrl-C is empty
+        text = f"{type(error).__name__}{': ' if message else ''}{message}"[:1000]
         if recording is None:
             return f"step {self._number:,}, which was not recorded: {text}"
         place = f", at {recording.failure._headline()}" if recording.failure is not None else ""
