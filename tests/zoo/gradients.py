@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad, jvp, vmap
 from torch.utils.checkpoint import checkpoint
 
 from zoo.specimen import Call, specimen
@@ -149,6 +149,21 @@ class PerExampleGradients(nn.Module):
 @specimen("vmap over grad: wrapped tensors above the dispatcher, plain ones below")
 def per_example_gradients() -> Call:
     return PerExampleGradients(), (torch.randn(4, 3),), {}
+
+
+class DirectionalDerivative(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, slope = jvp(lambda v: self.net(v * x), (x,), (torch.ones_like(x),))
+        return slope
+
+
+@specimen("jvp: zeros that have a size and no memory, and shapes computed on meta")
+def forward_mode() -> Call:
+    return DirectionalDerivative(), (torch.randn(4, 3),), {}
 
 
 class Accumulates(nn.Module):

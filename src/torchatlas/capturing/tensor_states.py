@@ -40,6 +40,8 @@ class TensorStates:
         self.shapes, self.strides, self.offsets, self.dtypes = tensors[2:]
         self.devices: list[Any] = storages.device
         self._number_of_reference = {id(reference): number for number, reference in enumerate(storages.reference)}
+        self._on_meta = {n for n, device in enumerate(self.devices) if device is not None and device.type == "meta"}
+        self._shapes_only: set[int] = set()  # storages on meta; see `_is_a_shape_only`
         # What becomes of nodes
         self.inputs: list[int] = []  # the values that nodes take, one after another
         self.written_inputs: list[int] = []  # positions in `inputs` of those that are written
@@ -386,6 +388,8 @@ class TensorStates:
         if origin < 0:
             self.origin[storage] = value
             self.born[storage] = node
+            if storage in self._on_meta and self._is_a_shape_only(storage, numbers):
+                self.bytes[storage] = self.first_bytes[storage] = self.most_bytes[storage] = 0
             if (size := self.bytes[storage]) > 0:
                 self.live_bytes += size
         elif view_of < 0:
@@ -407,3 +411,14 @@ class TensorStates:
         else:
             alike.append(number)
         return value
+
+    def _is_a_shape_only(self, storage: int, taken: list[int]) -> bool:
+        """Whether new memory on meta stands for none: it was computed from tensors of devices, to learn a shape.
+
+        torch does so for zeros without memory. What a program makes on meta, or keeps there, stands for memory.
+        """
+        sources = {self.storage_of[number] for number in taken}
+        if not sources or (sources & self._on_meta) - self._shapes_only:
+            return False
+        self._shapes_only.add(storage)
+        return True

@@ -225,7 +225,15 @@ def storage_resized() -> None:
     x.fill_(1).sum()
 
 
-PROGRAMS = [out_of_another_size, laid_out_anew, other_data, storage_resized]
+def without_a_storage() -> None:
+    for _ in range(3):
+        x = torch.ones(3, 3).to_mkldnn()
+        y = x * 2
+        del x
+        y.to_dense().add_(1)
+
+
+PROGRAMS = [out_of_another_size, laid_out_anew, other_data, storage_resized, without_a_storage]
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized:UserWarning")

@@ -18,6 +18,7 @@ import pytest
 import support
 import torch
 from torch import nn
+from torch.func import functional_call, grad, jvp, vmap
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -299,6 +300,85 @@ def test_what_dies_with_the_shell_of_a_tensor_may_be_memory() -> None:
             made = torch.func.vmap(lambda parameters: torch.func.functional_call(net, parameters, (X,)).sum())(stacked)
     assert made.shape == (50,)
     assert names(rec.graph).count("aten.tanh.default") == 80
+
+
+def learnt_from_one(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The loss of each example after a step with it alone: functional_call in grad in vmap."""
+    weights = dict(net.named_parameters())
+
+    def loss(parameters: dict[str, torch.Tensor], example: torch.Tensor) -> torch.Tensor:
+        return functional_call(net, parameters, (example,)).sum()
+
+    def after_a_step(example: torch.Tensor) -> torch.Tensor:
+        slopes = grad(loss)(weights, example)
+        return loss({name: weight - slopes[name] for name, weight in weights.items()}, example)
+
+    return vmap(after_a_step)(x)
+
+
+TRANSFORMS: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
+    "functional_call in grad in vmap": learnt_from_one,
+    "grad": lambda net, x: grad(lambda v: net(v).sum())(x),
+    "grad of functional_call": lambda net, x: grad(lambda p: functional_call(net, p, (x,)).sum())(
+        dict(net.named_parameters())
+    )["0.weight"],
+    "jvp": lambda net, x: jvp(net, (x,), (torch.ones_like(x),))[1],
+    "vmap": lambda net, x: vmap(net)(x),
+    "vmap in vmap": lambda net, x: vmap(vmap(net))(x[None]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # of forward_ad
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.usefixtures("native")
+def test_nothing_lives_longer_under_a_transform(transform: str, backward: bool) -> None:
+    """c10's weak reference to a wrapper of torch.func would keep the tensor inside of it."""
+    net, peaks = model(), []
+    for native in (False, True, True):
+        net.zero_grad()
+        inputs = []
+        with atlas.recording(net, native=native) as rec:
+            for _ in range(5):
+                x = torch.randn(4, 8)
+                inputs.append(weakref.ref(x))
+                made = TRANSFORMS[transform](net, x).sum()
+                if backward:
+                    made.backward()
+                del x, made
+            gc.collect()
+            assert sum(reference() is not None for reference in inputs) == 0
+        assert rec.graph.metadata["recorder"] == ("native" if native else "python")
+        peaks.append(rec.graph.peak_bytes)
+    assert peaks == peaks[:1] * 3
+
+
+def compressed(values: torch.Tensor) -> torch.Tensor:
+    return torch.sparse_csr_tensor(torch.tensor([0, 2, 4]), torch.tensor([0, 1, 0, 1]), values)
+
+
+OWNERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {  # tensors that own a tensor
+    "compressed": compressed,
+    "nested": lambda part: torch.nested.nested_tensor([part, part], layout=torch.jagged),
+    "quantized": lambda scales: torch.quantize_per_channel(torch.ones(4, 2), scales, torch.arange(4), 0, torch.qint8),
+    "sparse": lambda values: torch.sparse_coo_tensor(torch.arange(4)[None], values, (4,)),
+    "wrapper": lambda part: TwoTensor(part, part.clone()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor, torch.quantize_per_channel:UserWarning")
+@pytest.mark.parametrize("kind", OWNERS)
+@pytest.mark.usefixtures("native")
+def test_what_a_tensor_owns_dies_with_it(kind: str) -> None:
+    with atlas.recording(native=True):
+        part = torch.ones(4, dtype=torch.float64)
+        owner = OWNERS[kind](part)
+        owner.clone()
+        memory = weakref.ref(part.untyped_storage())
+        del part, owner
+        gc.collect()
+        assert memory() is None
 
 
 @pytest.mark.usefixtures("native")

@@ -117,7 +117,7 @@ inline void Recorder::leave(const at::RecordFunction& fn, Frame& frame) {
     failed_in = frame.innermost, failed_at = frame.innermost_instruction;
   } else {
     if (raised) for (int32_t number : frame.made) frame.tokens.push_back(number * 8 + kTensor);
-    for (const IValue& value : fn.outputs()) encode(value, frame, false, lock, row.op->promises ? 0 : -1);
+    for (const IValue& value : fn.outputs()) encode(value, frame, false, lock);
     ++ops;
     if (told) note_number(at::sequence_number::peek() - 2 * frame.writes_view - 1, row.grad);
     if (frame.plan->wants && !raised) {

@@ -10,24 +10,24 @@ struct Core {
 
 Recorder& of(PyObject* self) { return *reinterpret_cast<Core*>(self)->recorder; }
 
-std::array<Ref*, 14> references(Recorder& r) {
-  return {&r.describe, &r.classify, &r.odd, &r.structure, &r.opaque, &r.omitted, &r.place,
+std::array<Ref*, 15> references(Recorder& r) {
+  return {&r.describe, &r.classify, &r.odd, &r.watcher, &r.structure, &r.opaque, &r.omitted, &r.place,
           &r.events, &r.take_over, &r.guard, &r.told, &r.before, &r.after, &r.error};
 }
 
 PyObject* core_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"describe", "classify", "odd", "structure", "opaque", "omitted",
+  static const char* names[] = {"describe", "classify", "odd", "watcher", "structure", "opaque", "omitted",
                                 "place", "events", "take_over", "guard", "told", "before", "after", nullptr};
-  PyObject* given[13];
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOOO", const_cast<char**>(names), &given[0], &given[1],
+  PyObject* given[14];
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOOOO", const_cast<char**>(names), &given[0], &given[1],
                                    &given[2], &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &given[9],
-                                   &given[10], &given[11], &given[12])) {
+                                   &given[10], &given[11], &given[12], &given[13])) {
     return nullptr;
   }
   auto* self = reinterpret_cast<Core*>(type->tp_alloc(type, 0));
   self->recorder = new Recorder();
   auto all = references(*self->recorder);
-  for (int i = 0; i < 13; ++i) {
+  for (int i = 0; i < 14; ++i) {
     if (given[i] != Py_None) *all[i] = Ref(Py_NewRef(given[i]));
   }
   return reinterpret_cast<PyObject*>(self);
@@ -49,12 +49,11 @@ void forget_all(Recorder& r, bool codes_too) {
   std::vector<PyCodeObject*> codes;
   std::vector<PyObject*> noted;
   ska::flat_hash_map<c10::TensorImpl*, Known> known;
-  std::vector<std::pair<WeakImpl, int32_t>> lone;
   {
     Lock lock(r);
     noted.swap(r.noted), r.marks.clear(), r.marked = 0;
     r.rows.clear(), r.tokens.clear(), r.values.clear(), r.storages.clear(), r.live.clear();
-    known.swap(r.known), lone.swap(r.lone);
+    known.swap(r.known), r.lone.clear();
     r.by_data.clear(), r.polled.clear(), r.failures.clear();
     tensors.swap(r.tensors);
     r.tensors_drained = r.storages_drained = r.ops = 0, r.first_row = 0;
@@ -247,6 +246,13 @@ PyObject* core_number(PyObject* self, PyObject* args) {
   return PyLong_FromLong(number);
 }
 
+PyObject* core_gone(PyObject* self, PyObject* address) {  // a tensor that Python watches ends
+  Recorder& r = of(self);
+  Lock lock(r);
+  r.gone(static_cast<c10::TensorImpl*>(PyLong_AsVoidPtr(address)), is_running(r));
+  return none();
+}
+
 PyObject* core_known(PyObject* self, PyObject* address) {  // (number, storage's number) of a tensor that was seen, or None
   Recorder& r = of(self);
   auto tensor = tensor_at(address);
@@ -309,7 +315,7 @@ PyObject* core_note_size(PyObject* self, PyObject* address) {
   return none();
 }
 
-PyObject* core_leaves(PyObject* self, PyObject*) {  // tensors that have a gradient
+PyObject* core_leaves(PyObject* self, PyObject*) {  // tensors that have a gradient, but those that Python watches
   Recorder& r = of(self);
   std::vector<at::Tensor> leaves;
   {
@@ -407,7 +413,7 @@ PyMethodDef core_methods[] = {
     {"note", core_note, METH_O, nullptr}, {"summary", core_summary, METH_NOARGS, nullptr},
     {"mark", core_mark, METH_NOARGS, nullptr}, {"marks", core_marks, METH_NOARGS, nullptr},
     {"tensors", core_tensors, METH_O, nullptr}, {"storages", core_storages, METH_O, nullptr},
-    {"number", core_number, METH_VARARGS, nullptr}, {"known", core_known, METH_O, nullptr},
+    {"number", core_number, METH_VARARGS, nullptr}, {"gone", core_gone, METH_O, nullptr}, {"known", core_known, METH_O, nullptr},
     {"memory", core_memory, METH_O, nullptr}, {"look", core_look, METH_VARARGS, nullptr},
     {"forget", core_forget, METH_O, nullptr}, {"note_size", core_note_size, METH_O, nullptr},
     {"leaves", core_leaves, METH_NOARGS, nullptr}, {"failures", core_failures, METH_NOARGS, nullptr},

@@ -33,7 +33,6 @@ struct Operator {
   c10::OperatorHandle handle;
   std::string name, overload;
   bool composite, has_autograd, changes_layout;
-  bool promises;  // its result tells a size, but there is no memory behind it
   bool detaches;
   bool marks;     // a mark of the profiler's: what it begins goes on after it has returned
   std::vector<Argument> arguments;
@@ -74,7 +73,6 @@ Operator* make_operator(const c10::OperatorHandle& handle) {
   op->has_autograd = handle.hasKernelForDispatchKey(DispatchKey::Autograd) ||
       handle.hasKernelForDispatchKey(DispatchKey::AutogradCPU);
   op->changes_layout = handle.hasTag(at::Tag::inplace_view);
-  op->promises = op->name == "aten::_efficientzerotensor";
   op->detaches = op->name == "aten::detach";
   op->marks = op->name.rfind("profiler::", 0) == 0;
   for (const auto& argument : handle.schema().arguments()) {

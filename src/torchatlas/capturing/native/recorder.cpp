@@ -8,7 +8,7 @@
 // Rows are kept as numbers (Row, tokens) and become Python objects when somebody asks for them (`drain`).
 //
 // The GIL is not held while ops run. It is taken only for what is rare: a code object or an operator that is met for the
-// first time, a tensor that is no view of a storage, the first write to memory from outside (`guard`), the ops that a
+// first time, a tensor that is no view of a storage or of a class of its own, the first write to memory from outside (`guard`), the ops that a
 // listener wants to hear of (`told`), and all ops if values are kept. Never while `mutex` is held: who holds the GIL may
 // wait for it.
 //

@@ -10,10 +10,12 @@ using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 constexpr int kSlots = 16;  // recordings at once
 
 struct Known {  // a tensor
-  WeakImpl weak;
+  WeakImpl weak;  // null if Python watches the tensor: see `watch`
   c10::StorageImpl* memory;
   int64_t offset;
   int32_t number, storage, layout;
+  bool watched = false;
+  bool ended() const { return !watched && weak.use_count() == 0; }
 };
 
 struct Live {  // a storage
@@ -94,7 +96,7 @@ std::atomic<uint64_t> generations{0};
 
 struct Recorder {
   // The Python side, set once
-  Ref describe, classify, odd, structure, opaque, omitted, place, events, take_over, guard, told, before, after, error;
+  Ref describe, classify, odd, watcher, structure, opaque, omitted, place, events, take_over, guard, told, before, after, error;
   Cell* cell = nullptr;  // of the thread that began
 
   std::mutex mutex;
@@ -118,7 +120,7 @@ struct Recorder {
   ska::flat_hash_map<void*, c10::StorageImpl*> by_data;
   std::vector<c10::StorageImpl*> polled;          // whose end no allocator reports
   std::vector<void*> entered;                     // into the table of torch's allocator
-  std::vector<std::pair<WeakImpl, int32_t>> lone;  // tensors that stand for their memory
+  std::vector<std::pair<c10::TensorImpl*, int32_t>> lone;  // tensors that stand for their memory; Python watches them
   size_t poll_at = 0, sweep_at = 256;
 
   // What was met before
@@ -165,14 +167,16 @@ struct Recorder {
   void sweep();
   void give_up(ska::flat_hash_map<c10::TensorImpl*, Known>::iterator entry);
   Known* find(c10::TensorImpl* impl);
-  int32_t number_of(const at::TensorBase& tensor, bool external, Lock& lock, int64_t bytes = -1);
+  int32_t number_of(const at::TensorBase& tensor, bool external, Lock& lock);
   std::pair<int32_t, int32_t> numbers_of(const at::TensorBase& tensor, char how, Lock& lock);
-  void remember(const at::TensorBase& tensor, Known&& entry);
+  void remember(const at::TensorBase& tensor, Known&& entry, Lock& lock);
+  bool watch(const at::TensorBase& tensor, Lock& lock);
+  void gone(c10::TensorImpl* impl, bool running);
   int32_t number_of_odd(const at::TensorBase& tensor, bool external, Lock& lock);
   void forget(const at::TensorBase& tensor);
 
   // -- arguments and results: tokens.h; with the mutex
-  void encode(const IValue& value, Frame& frame, bool external, Lock& lock, int64_t bytes = -1);
+  void encode(const IValue& value, Frame& frame, bool external, Lock& lock);
   uint64_t structure_hash() const;
 
   // -- calls of operators: calls.h

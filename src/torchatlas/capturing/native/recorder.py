@@ -11,6 +11,7 @@ import operator
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -98,6 +99,7 @@ class NativeRecorder(Recorder):
             describe=self._describe,
             classify=_classify,
             odd=_odd,
+            watcher=self._watch_end,
             structure=_structure,
             opaque=lambda name: Constant("opaque", name),
             omitted=OMITTED,
@@ -114,6 +116,7 @@ class NativeRecorder(Recorder):
         self._switched = False  # whether the dispatch mode records this thread
         self._lifted = False  # whether another is about to take its place
         self._by_thread: dict[int, NativeRecorder] = {}  # the forks of other threads
+        self._watched: dict[int, weakref.ref[torch.Tensor]] = {}  # address -> reference; see `_watch_end`
         self._raised: list[str] = []  # operators that raised in the dispatch mode
         self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `take_over`
         self._stopped = False
@@ -137,6 +140,7 @@ class NativeRecorder(Recorder):
 
     def release(self) -> None:
         self._written.clear()
+        self._watched.clear()
         self.numbers.clear()
         self.metadata.clear()
         self._raised.clear()
@@ -411,6 +415,16 @@ class NativeRecorder(Recorder):
             wants,
         )
 
+    def _watch_end(self, tensor: torch.Tensor, address: int) -> None:
+        """Say when a tensor ends to which the recorder in C++ must have no weak reference: `lets_go` in tensors.h."""
+        watched, gone = self._watched, self._core.gone
+
+        def end(reference: weakref.ref[torch.Tensor]) -> None:
+            del watched[address]
+            gone(address)
+
+        watched[address] = weakref.ref(tensor, end)
+
     def _told(self, number: int, why: int, args: Any, kwargs: Any, out: Any) -> None:
         if self._listener is not None:
             self._listener.told(self.plans[number], why, args, kwargs, out)
@@ -466,6 +480,7 @@ class NativeNumbers(TensorNumbers):
 
     def __init__(self, core: Any, recorder: NativeRecorder) -> None:
         self._core = core
+        self._watched = recorder._watched
         super().__init__(recorder._written)
         self._tensors: list[Any] = []
         self._storages: list[Any] = []
@@ -534,7 +549,9 @@ class NativeNumbers(TensorNumbers):
 
     def leaves_with_new_gradients(self) -> list[Any]:
         leaves = []
-        for tensor in self._core.leaves():
+        watched = [tensor for reference in list(self._watched.values()) if (tensor := reference()) is not None]
+        watched = [each for each in watched if each.requires_grad and each.is_leaf and each.grad is not None]
+        for tensor in [*self._core.leaves(), *watched]:
             strided = tensor.grad.layout is torch.strided
             entry = self._storage_entry(tensor.grad.untyped_storage()) if strided else None
             if entry is None or not entry[2]:

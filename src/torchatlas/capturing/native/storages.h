@@ -86,12 +86,6 @@ inline void Recorder::poll(size_t most) {
       ++poll_at;
     }
   }
-  for (size_t i = lone.size(); i-- > 0;) {
-    if (lone[i].first.use_count() > 0) continue;
-    event(Row::Died, lone[i].second);
-    given_up.push_back(std::move(lone[i].first));
-    lone.erase(lone.begin() + i);
-  }
 }
 
 inline void Recorder::poll_all() {

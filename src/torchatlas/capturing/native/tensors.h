@@ -47,7 +47,7 @@ inline void Recorder::give_up(ska::flat_hash_map<c10::TensorImpl*, Known>::itera
 
 inline void Recorder::sweep() {  // tensors that are no more: their addresses may serve again
   for (auto entry = known.begin(); entry != known.end();) {
-    if (entry->second.weak.use_count() == 0) {
+    if (entry->second.ended()) {
       given_up.push_back(std::move(entry->second.weak));
       entry = known.erase(entry);
     } else {
@@ -61,7 +61,7 @@ inline Known* Recorder::find(c10::TensorImpl* impl) {
   auto found = known.find(impl);
   if (found == known.end()) return nullptr;
   Known& entry = found->second;
-  if (entry.weak.use_count() > 0) {
+  if (!entry.ended()) {
     if (entry.layout < 0) return &entry;
     if (impl->has_storage() && entry.memory == impl->unsafe_storage().unsafeGetStorageImpl() &&
         entry.offset == impl->storage_offset() && is_layout(entry.layout, impl)) {
@@ -72,15 +72,16 @@ inline Known* Recorder::find(c10::TensorImpl* impl) {
   return nullptr;
 }
 
-inline int32_t Recorder::number_of(const at::TensorBase& tensor, bool external, Lock& lock, int64_t bytes) {
+inline int32_t Recorder::number_of(const at::TensorBase& tensor, bool external, Lock& lock) {
   auto* impl = tensor.unsafeGetTensorImpl();
   if (Known* entry = find(impl)) return entry->number;
   if (!is_plain(impl)) return number_of_odd(tensor, external, lock);
   auto* memory = impl->unsafe_storage().unsafeGetStorageImpl();
+  int64_t bytes = impl->key_set().has(DispatchKey::ZeroTensor) ? 0 : -1;  // it tells a size, and there is no memory behind it
   int32_t storage = storage_of(memory, external, bytes).number, layout = layout_of(impl);
   auto number = static_cast<int32_t>(tensors.size());
   tensors.push_back({storage, layout, impl->storage_offset(), c10::typeMetaToScalarType(impl->dtype()), nullptr});
-  remember(tensor, {WeakImpl(tensor.getIntrusivePtr()), memory, impl->storage_offset(), number, storage, layout});
+  remember(tensor, {WeakImpl(Impl()), memory, impl->storage_offset(), number, storage, layout}, lock);
   return number;
 }
 
@@ -101,10 +102,46 @@ inline std::pair<int32_t, int32_t> Recorder::numbers_of(const at::TensorBase& te
   return {entry->number, entry->storage};
 }
 
-inline void Recorder::remember(const at::TensorBase& tensor, Known&& entry) {
+// c10's weak reference keeps the shell of a tensor, without what `release_resources` lets go of. Classes of their own own more
+// than that: a batched tensor its value, a quantized one its scales, a compressed one its indices. All that would live on.
+inline bool lets_go(const c10::TensorImpl* impl) {
+  return typeid(*impl) == typeid(c10::TensorImpl) && !impl->has_symbolic_sizes_strides();
+}
+
+inline void Recorder::remember(const at::TensorBase& tensor, Known&& entry, Lock& lock) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  bool alone = !lone.empty() && lone.back().first == impl;
+  entry.watched = (alone || !lets_go(impl)) && watch(tensor, lock);
+  if (!entry.watched) entry.weak = WeakImpl(tensor.getIntrusivePtr());
   if (known.size() >= sweep_at) sweep();
-  auto [place, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), std::move(entry));
+  auto [place, is_new] = known.emplace(impl, std::move(entry));
   if (!is_new) std::swap(place->second, entry), given_up.push_back(std::move(entry.weak));
+}
+
+// Python's weak reference to the tensor's Python object keeps nothing; `gone` is called when the object ends.
+inline bool Recorder::watch(const at::TensorBase& tensor, Lock& lock) {
+  lock.unlock();
+  bool watched;
+  {
+    Gil gil;
+    bool was_busy = std::exchange(local().busy, true);
+    Ref wrapped(THPVariable_Wrap(tensor)), address(PyLong_FromVoidPtr(tensor.unsafeGetTensorImpl()));
+    Ref answer(wrapped && address ? PyObject_CallFunctionObjArgs(watcher, wrapped.object, address.object, nullptr) : nullptr);
+    local().busy = was_busy;
+    watched = answer;
+    if (!watched) PyErr_WriteUnraisable(watcher);
+  }
+  lock.lock();
+  return watched;
+}
+
+inline void Recorder::gone(c10::TensorImpl* impl, bool running) {
+  if (auto entry = known.find(impl); entry != known.end() && entry->second.watched) known.erase(entry);
+  for (size_t i = lone.size(); i-- > 0;) {
+    if (lone[i].first != impl) continue;
+    if (running) event(Row::Died, lone[i].second);
+    lone.erase(lone.begin() + i);
+  }
 }
 
 // A tensor with several storages, or with none that it shows: Python says what it is made of.
@@ -133,7 +170,7 @@ inline int32_t Recorder::number_of_odd(const at::TensorBase& tensor, bool extern
   if (held.empty()) {
     storage = static_cast<int32_t>(storages.size());
     storages.push_back({-1, tensor.device()});
-    lone.emplace_back(WeakImpl(tensor.getIntrusivePtr()), storage);
+    lone.emplace_back(tensor.unsafeGetTensorImpl(), storage);
   } else {
     int64_t bytes = 0;
     for (auto* part : held) bytes += live.count(part) ? 0 : static_cast<int64_t>(part->nbytes());
@@ -148,7 +185,7 @@ inline int32_t Recorder::number_of_odd(const at::TensorBase& tensor, bool extern
   }
   auto number = static_cast<int32_t>(tensors.size());
   tensors.push_back({storage, -1, 0, c10::typeMetaToScalarType(tensor.dtype()), described});
-  remember(tensor, {WeakImpl(tensor.getIntrusivePtr()), nullptr, 0, number, storage, -1});
+  remember(tensor, {WeakImpl(Impl()), nullptr, 0, number, storage, -1}, lock);
   return number;
 }
 

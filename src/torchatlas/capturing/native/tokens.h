@@ -31,7 +31,7 @@ inline IValue number_in(const at::Tensor& tensor) {
   }
 }
 
-inline void Recorder::encode(const IValue& value, Frame& frame, bool external, Lock& lock, int64_t bytes) {
+inline void Recorder::encode(const IValue& value, Frame& frame, bool external, Lock& lock) {
   auto put = [&](Tag tag, int64_t payload) { frame.tokens.push_back(payload * 8 + tag); };
   auto keep = [&](Tag tag, IValue kept) {
     frame.values.push_back(std::move(kept));
@@ -46,7 +46,7 @@ inline void Recorder::encode(const IValue& value, Frame& frame, bool external, L
     } else if (external && tensor.unsafeGetTensorImpl()->is_wrapped_number() && !find(tensor.unsafeGetTensorImpl())) {
       keep(kNumber, number_in(tensor));
     } else {
-      put(kTensor, number_of(tensor, external, lock, bytes));
+      put(kTensor, number_of(tensor, external, lock));
     }
   } else if (value.isInt()) {
     int64_t number = value.toInt();
