@@ -51,6 +51,8 @@ class Watch:
     named: bool = False  # whether a model was given; `model` itself is let go of when the recording stops
     _numbers: dict[int, int] = field(default_factory=dict)  # id of a module or optimizer -> owner number
     _optimizers: list[weakref.ref[Any]] = field(default_factory=list)  # that stepped
+    _whole_trees: dict[int, ModuleTree] = field(default_factory=dict)  # by the id of the root; see module_trees.py
+    _remembered: dict[int, ModuleTree] = field(default_factory=dict)  # those of the recording before
     _others: list[tuple[str, str, int]] = field(default_factory=list)  # kind, class and number of owners in no tree
     _trees: list[tuple[int, ModuleTree]] = field(default_factory=list)  # with the number of the root
     _graphs: dict[int, tuple[weakref.ref[Any], str]] = field(default_factory=dict)  # of inductor: by id, their names
@@ -69,6 +71,8 @@ class Watch:
         """Begin, in the place of another one if there is a predecessor."""
         note_process(self.recorder.metadata)
         self.names = TensorNames(self.recorder.numbers)
+        if predecessor is not None:
+            self._remembered = predecessor._whole_trees
         self.named = self.model is not None
         if self.model is not None:
             self._add_tree(self.model)
@@ -202,7 +206,8 @@ class Watch:
 
     def _add_tree(self, module: nn.Module) -> int:
         root = len(self.owners)
-        tree, tensors = tree_of(module)
+        tree, tensors = tree_of(module, self._remembered.get(id(module)))
+        self._whole_trees[id(module)] = tree
         if not self._numbers.keys().isdisjoint(tree.positions):  # a part may belong to a tree seen earlier
             tree = tree.without([key for key in tree.positions if self._is_known(key)])
             tensors = tree.held() or []

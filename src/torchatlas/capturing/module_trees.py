@@ -1,8 +1,8 @@
 """A module -> the modules in it with their paths, and the tensors that they hold.
 
-Walking a tree takes as long as recording many small ops, and most trees are as they were when they were last recorded.
-So a tree is remembered while its root is there. Whoever uses it asks each time if it is still the same: modules and
-tensors may come, go and be replaced at any moment. That is compared for all modules at once, in loops that run in C.
+Walking a tree takes as long as recording many small ops, and most trees are as they were in the step before. So a run
+hands its trees on from step to step. Whoever uses one asks each time if it is still the same: modules and tensors may
+come, go and be replaced at any moment. That is compared for all modules at once, in loops that run in C.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
 _NO_TENSORS = frozenset({type(None), bool, int, float, str, tuple, list, dict})
 _MODULES, _PARAMETERS, _BUFFERS = map(itemgetter, ("_modules", "_parameters", "_buffers"))
 _ATTRIBUTES = attrgetter("__dict__")
-_TREES: dict[int, tuple[weakref.ref[nn.Module], ModuleTree]] = {}  # by the id of the root, which takes its tree along
 
 
 @dataclass(slots=True, frozen=True)
@@ -126,11 +125,12 @@ def _look(attributes: list[dict[str, Any]]) -> tuple[list[list[Any]], list[Any]]
     return seen, tensors
 
 
-def tree_of(root: nn.Module) -> tuple[ModuleTree, list[Any]]:
-    """The tree below a module as it is now, and the tensors that it holds."""
-    known = _TREES.get(id(root))
-    if known is not None and known[0]() is root and (tensors := known[1].held()) is not None:
-        return known[1], tensors
+def tree_of(root: nn.Module, remembered: ModuleTree | None) -> tuple[ModuleTree, list[Any]]:
+    """The tree below a module as it is now, and the tensors that it holds; the one that is remembered if it is that."""
+    if remembered is not None and remembered.references[0]() is root:
+        tensors = remembered.held()
+        if tensors is not None:
+            return remembered, tensors
     found: dict[int, tuple[str, nn.Module]] = {}
     stack = [("", root)]
     while stack:
@@ -141,12 +141,5 @@ def tree_of(root: nn.Module) -> tuple[ModuleTree, list[Any]]:
         prefix = f"{path}." if path else ""
         children = [(prefix + name, child) for name, child in module._modules.items() if child is not None]
         stack.extend(reversed(children))
-    key, tree = id(root), ModuleTree([*found.values()])
-    _TREES[key] = weakref.ref(root, lambda reference: _forget(key, reference)), tree
+    tree = ModuleTree([*found.values()])
     return tree, tree.held() or []
-
-
-def _forget(key: int, reference: weakref.ref[nn.Module]) -> None:
-    known = _TREES.get(key)
-    if known is not None and known[0] is reference:  # else another module has that id by now
-        del _TREES[key]
