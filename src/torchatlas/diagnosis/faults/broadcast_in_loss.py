@@ -21,7 +21,7 @@ from torchatlas.graph.nouns import NodeKind
 from torchatlas.graph.objects import Value
 
 _MOST = 200  # nodes next to a loss
-# From a loss back to what it compares. Not exp, relu or min: kernels and rankings are of pairs.
+# They lead from a loss back to what it compares. Not exp, relu or min: kernels and rankings compare pairs.
 # fmt: off
 _NODES = frozenset({
     "Abs", "Add", "Div", "Expand", "HuberLoss", "Log", "Maximum", "Mean", "Minimum", "MseLoss", "Mul", "Neg", "Pow",
@@ -71,7 +71,7 @@ class BroadcastInLoss(Diagnosis):
 
 
 def _squares(roots: list[Any]) -> Iterator[Any]:
-    """The nodes whose ops may have made (n, n, ..) of two arguments, nearest to the loss."""
+    """The nodes nearest to the loss whose ops may have broadcast two arguments to (n, n, ..)."""
     waiting, seen = list(roots), set(roots)
     while waiting and len(seen) < _MOST:
         node = waiting.pop()
@@ -124,14 +124,14 @@ def _is_pair(column: Value, row: Value) -> bool:
 def _by_accident(column: Value, row: Value, op: GraphNode) -> bool:
     sides = _has_gradient(column) + _has_gradient(row)
     if sides == 2 or (sides == 0 and op.sequence_nr is not None and op.sequence_nr >= 0):
-        return False  # pairs of what the model made; or what is trained itself has one entry for each row
+        return False  # pairs of what the model made; or a trained tensor has one entry for each row
     if any(op is not None and short_name(op.operation) in _GRIDS for op in _origins(row)):
         return False
     return _root(column) != _root(row) and any(_is_accidental(made, row, op) for made in _origins(column))
 
 
 def _is_accidental(made: GraphNode | None, row: Value, op: GraphNode) -> bool:
-    """True if nobody has thought of pairs where a column was made."""
+    """True if a column was not made in order to compare pairs."""
     if made is None:
         return True
     name = short_name(made.operation)
@@ -141,7 +141,7 @@ def _is_accidental(made: GraphNode | None, row: Value, op: GraphNode) -> bool:
 
 
 def _shaped_elsewhere(made: GraphNode, row: Value, op: GraphNode) -> bool:
-    """True if a view was made a column for another purpose than this op: by a model, or with the data."""
+    """True if a view became a column for another purpose than this op: in a model, or with the data."""
     here, there = op.source, made.source
     if here is None or there is None:
         return False
@@ -171,7 +171,7 @@ def _sizes(value: Value) -> tuple[Any, ...]:
 
 
 def _producer(value: Value) -> GraphNode | None:
-    """The op that made it; None for data and parameters."""
+    """The op that made a value; None for data and parameters."""
     made = value.producer
     return None if made is None or made[0].kind is not NodeKind.OP else made[0]
 
@@ -182,7 +182,7 @@ def _has_gradient(value: Value) -> bool:
 
 
 def _before_expand(value: Value, op: GraphNode) -> Value:
-    """mse_loss and its like expand their arguments themselves; what the program expands, it means."""
+    """The value before an expand of mse_loss and its like. An expand that the program wrote is on purpose."""
     made = _producer(value)
     if made is None or short_name(made.operation) != "expand" or made.source != op.source:
         return value
@@ -190,18 +190,18 @@ def _before_expand(value: Value, op: GraphNode) -> Value:
 
 
 def _origins(value: Value) -> list[GraphNode | None]:
-    """The ops that gave it its shape; None for what came in as data."""
-    waiting, seen, found = [value], {value.id}, list[GraphNode | None]()
+    """The ops that gave a value its shape; None for data and parameters."""
+    waiting, seen, origins = [value], {value.id}, list[GraphNode | None]()
     while waiting:
         value = waiting.pop()
         made = _producer(value)
         same: list[Value] = []
         if made is not None and short_name(made.operation) in _KEEPS_SHAPE:
             same = [each for each in made.inputs if _sizes(each) == _sizes(value)]
-        found += [] if same else [made]
+        origins += [] if same else [made]
         waiting += [each for each in same if each.id not in seen]
         seen |= {each.id for each in same}
-    return found
+    return origins
 
 
 def _root(value: Value) -> int:

@@ -1,4 +1,4 @@
-"""data-write: writes to saved tensors that count no version, through `.data`: backward runs, and is wrong."""
+"""data-write: writes through `.data` to saved tensors, which count no version: backward runs, and is wrong."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class DataWrite(Diagnosis):
         if not probing():
             for slot in plan.slots:
                 if slot.written:
-                    given = args[slot.position] if slot.position is not None and slot.position < len(args) else None
-                    self._note(given if given is not None else kwargs.get(slot.name))
+                    argument = args[slot.position] if slot.position is not None and slot.position < len(args) else None
+                    self._note(argument if argument is not None else kwargs.get(slot.name))
 
-    def _note(self, given: Any) -> None:
-        for tensor in given if isinstance(given, (list, tuple)) else (given,):
+    def _note(self, argument: Any) -> None:
+        for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
             if isinstance(tensor, torch.Tensor) and (address := memory_address(tensor)):
                 parts, part = self._written.setdefault(address, {}), _part(tensor)
                 parts.pop(part, None)
@@ -55,7 +55,7 @@ class DataWrite(Diagnosis):
                 parts[part] = self._latest, self.history.storage_of(tensor)
 
     def before_backward(self, backward: BackwardPass) -> None:
-        found = dict[tuple[int, str], tuple[Any, SavedSlot, list[int | None]]]()
+        suspects = dict[tuple[int, str], tuple[Any, SavedSlot, list[int | None]]]()
         looks = dict[tuple[str, str], bool]()  # by the kind of node and the slot
         begins = self.history.first_op(backward.oldest) if self._written else None
         if begins is None or self._latest < begins:  # as in a loop whose steps write to parameters
@@ -69,21 +69,21 @@ class DataWrite(Diagnosis):
                 first = self._first_after(node, number)
                 if any(True for _ in _written_since(parts, first, data)):
                     for saved, written in self._suspects(node, number, first, looks):
-                        place = short(node), saved.slot
-                        if place not in looks:
-                            looks[place] = self._suspected.count((place, backward.line))
-                        if looks[place]:
-                            found[number, saved.slot] = node, saved, written
-        for key, (node, saved, written) in found.items():  # the recording is read
+                        kind_and_slot = short(node), saved.slot
+                        if kind_and_slot not in looks:
+                            looks[kind_and_slot] = self._suspected.count((kind_and_slot, backward.line))
+                        if looks[kind_and_slot]:
+                            suspects[number, saved.slot] = node, saved, written
+        for key, (node, saved, written) in suspects.items():  # the recording is read
             self._reported.add(key)
             self._report(backward, node, saved, written)
 
     def _suspects(
         self, node: Any, number: int, first: int, looks: dict[tuple[str, str], bool]
     ) -> Iterator[tuple[SavedSlot, list[int | None]]]:
-        """What a node saved and something has written to since, unnoticed by torch; and the storages, as they were.
+        """The slots of a node that were written to since, unnoticed by torch; and the storages written through.
 
-        Not of slots that this pass is known to be no pass to look at.
+        Without the slots that are not looked at in this pass.
         """
         for saved in saved_by(node):
             parts = None if saved.data is None else self._written.get(memory_address(saved.data))
@@ -123,17 +123,17 @@ class DataWrite(Diagnosis):
         )
 
     def recording_ends(self) -> None:
-        """Forget what was written or saved in it: it has no line any more."""
+        """Forget what was written and reported: without the recording, nothing of it has a line."""
         self._written.clear()
         self._reported.clear()
 
 
 def _written_since(parts: dict[Part, tuple[int, int | None]], first: int, data: torch.Tensor) -> Iterator[int | None]:
-    """The storages, as they were, by which something has written to a tensor in some op or later."""
-    for other, (op, storage) in reversed(parts.items()):  # the latest first
+    """The storages through which op `first` or a later one has written to a tensor, the latest first."""
+    for part, (op, storage) in reversed(parts.items()):  # the latest first
         if op < first:
             return
-        if _touches(other, _part(data)):
+        if _touches(part, _part(data)):
             yield storage
 
 
@@ -143,5 +143,5 @@ def _part(tensor: torch.Tensor) -> Part:
 
 
 def _touches(one: Part, other: Part) -> bool:
-    """True if two parts of one memory overlap: the chunks that a GRU writes to lie in one storage and do not."""
+    """True if two parts of one memory overlap. The chunks that a GRU writes to share a storage and do not."""
     return one[0].itemsize != other[0].itemsize or overlap(one[1], other[1])

@@ -99,10 +99,10 @@ class DropoutInEval(Diagnosis):
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         if self._call is None or not _drops(plan, args, kwargs):
             return
-        found = _caller(sys._getframe(1))
-        if found is None:
+        caller = _caller(sys._getframe(1))
+        if caller is None:
             return
-        frame, attention = found
+        frame, attention = caller
         module = _module_of(frame)
         if module is None or module.training or type(module).__module__.startswith("torch."):
             return
@@ -152,7 +152,7 @@ _DROPOUT_REASON = (
 
 
 def _fingerprint(tensor: torch.Tensor) -> Any:
-    """Something that differs for inputs that differ."""
+    """A key that differs for inputs that differ."""
     if not has_numbers(tensor) or not tensor.numel():
         return id(tensor)
     with unobserved():
@@ -168,17 +168,17 @@ def _may_drop(operation: str) -> bool:
 def _drops(plan: Any, args: Any, kwargs: Any) -> bool:
     """False if the dropout is off: its probability is 0, or `train` is false."""
     names = [argument.name for argument in plan.operator._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs  # what has its default is left out
+    arguments = dict(zip(names, args, strict=False)) | kwargs  # what has its default is left out
     if "dropout_p" in names:
-        return bool(given.get("dropout_p", 0.0) > 0)
-    return given.get("train") is not False and given.get("p") != 0.0
+        return bool(arguments.get("dropout_p", 0.0) > 0)
+    return arguments.get("train") is not False and arguments.get("p") != 0.0
 
 
 # -- who called --------------------------------------------------------------------------------------------------------
 
 
 def _caller(frame: FrameType | None) -> tuple[FrameType, bool] | None:
-    """The frame that called F.dropout without saying when, or attention (then True); None for all else."""
+    """The frame that called F.dropout without `training=`, or attention (then True); None for all else."""
     function = ""
     while frame is not None and not is_users(frame.f_code.co_filename):
         name = str(frame.f_globals.get("__name__", ""))
@@ -191,8 +191,10 @@ def _caller(frame: FrameType | None) -> tuple[FrameType, bool] | None:
         return None
     if function in _DROPOUTS:
         call = _call_at(frame)
-        given = call is None or len(call.args) > 2 or any(each.arg in ("training", None) for each in call.keywords)
-        return None if given else (frame, False)
+        training_given = (
+            call is None or len(call.args) > 2 or any(each.arg in ("training", None) for each in call.keywords)
+        )
+        return None if training_given else (frame, False)
     if not function:  # attention is not written in Python
         call = _call_at(frame)
         return (frame, True) if call is not None and ast.unparse(call.func).endswith(_ATTENTION) else None

@@ -38,12 +38,12 @@ class FreedGraph(RefusedBackward):
             return
         whole, op = len(freed) == len(saving), loss.op_of(freed[0])
         part = "the whole graph was freed" if whole else f"{len(freed)} of {len(saving)} nodes were freed"
-        other = "from this loss" if whole else "from another loss, which shares these nodes,"
+        origin = "from this loss" if whole else "from another loss, which shares these nodes,"
         yield Finding(
             "freed-graph",
             f"backward cannot run: {part} already, the first is {short(freed[0])}",
             (*loss.lines, *([] if op is None else [at("made by", op)])),
-            f"an earlier backward pass {other} has freed the tensors that they saved",
+            f"an earlier backward pass {origin} has freed the tensors that they saved",
             "detach what is carried over from an earlier step; or add losses that share nodes and run backward "
             "once; or compute the loss anew; or pass retain_graph=True to the first pass",
         )

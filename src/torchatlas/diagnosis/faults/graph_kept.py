@@ -50,8 +50,8 @@ _OF_NO_PASS = (
 class CallsOfLine:
     """The calls of models that one line makes.
 
-    Only at the end it is known that backward never came, and that they were an evaluation. By then the results are
-    gone, and their holders: so the finding is made while they are there.
+    Only the end of the program tells that backward never came, and that they were an evaluation. By then the results
+    and their holders are gone: so the finding is made while they are there.
     """
 
     line: Where
@@ -62,7 +62,7 @@ class CallsOfLine:
 
 
 class NodeLives:
-    """What lives as long as its node: a hook that learns whether a backward pass came by, or in the node's metadata."""
+    """Lives as long as its node: as a hook that learns whether a backward pass came by, or in the node's metadata."""
 
     def __init__(self, calls: CallsOfLine | None) -> None:
         self.calls = calls
@@ -166,8 +166,8 @@ class GraphKept(Diagnosis):
         let go of it.
         """
         stepped = [known() for known in self._stepped]
-        again = any(other is optimizer for other in stepped)
-        return again or (bool(stepped) and all(other is None for other in stepped))
+        again = any(earlier is optimizer for earlier in stepped)
+        return again or (bool(stepped) and all(earlier is None for earlier in stepped))
 
     def _is_old(self, iteration: int) -> bool:
         return iteration <= len(self._numbers) - _OLD
@@ -202,9 +202,9 @@ class GraphKept(Diagnosis):
         for calls in self._calls.values():
             finding = calls.finding
             if finding is not None and self.history.steps and calls.line not in self._reported:
-                if not any(place.source in self._reported for place in finding.where[:-1]):
+                if not any(line.source in self._reported for line in finding.where[:-1]):
                     self.visit.report(finding)
-                self._reported |= {calls.line, *(place.source for place in finding.where)}
+                self._reported |= {calls.line, *(line.source for line in finding.where)}
 
     def _may_hold_more(self) -> bool:
         """False if too few iterations have left any memory behind. To look at all objects of Python takes long."""
@@ -232,14 +232,14 @@ class GraphKept(Diagnosis):
             if op.source is not None and op.source not in self._reported:
                 lines.setdefault(op.source, []).append((number, op))
         counts = {source: len({iterations[number] for number, _ in made}) for source, made in lines.items()}
-        kept = sorted((made for source, made in lines.items() if counts[source] >= _FEWEST), key=len, reverse=True)
-        if kept:  # often from many lines of one forward pass: that is reported once
+        groups = sorted((made for source, made in lines.items() if counts[source] >= _FEWEST), key=len, reverse=True)
+        if groups:  # often from many lines of one forward pass: that is reported once
             count = max(counts.values())
-            tensors = [tensor for made in kept for number, _ in made[:_MOST_OF_A_LINE] for tensor in old[number]]
+            tensors = [tensor for made in groups for number, _ in made[:_MOST_OF_A_LINE] for tensor in old[number]]
             nodes = reached(list(dict.fromkeys(tensor.grad_fn for tensor in tensors)))
-            self._reported |= {made[0][1].source for made in kept}
-            some_of_each = [old[number][0] for made in kept[:_MOST_LINES] for number, _ in made[:_MOST_ASKED_FOR]]
-            made_by = [made[0][1] for made in kept[:_MOST_LINES]]
+            self._reported |= {made[0][1].source for made in groups}
+            some_of_each = [old[number][0] for made in groups[:_MOST_LINES] for number, _ in made[:_MOST_ASKED_FOR]]
+            made_by = [made[0][1] for made in groups[:_MOST_LINES]]
             self.visit.report(_finding(f"{count} {_STILL}", some_of_each, nodes, made_by, (), _OF_EARLIER))
 
     def _report(self, line: Where, old: list[MarkedRoot]) -> None:
@@ -298,23 +298,23 @@ def _finding(
 
 
 def _holders(roots: set[tuple[str, int]]) -> list[tuple[torch.Tensor, list[Any]]]:
-    """The tensors of Python whose graph leads to some nodes, and the graph; the one to most of them first."""
+    """The Python tensors whose graphs lead to some roots, and the graphs; the tensor of most roots first."""
     oldest = min(number for _, number in roots)
     tensors = [(_root(tensor.grad_fn), tensor) for tensor in _with_graph()]
     later = [(root in roots, root[1], tensor) for root, tensor in tensors if root[1] >= oldest]
     later.sort(key=lambda each: each[:2], reverse=True)  # their own results first, then what can lead to most of them
-    found = []
+    holders = []
     for _, _, tensor in later[:_MOST_LOOKED_AT]:
         nodes = reached([tensor.grad_fn])
         count = sum(_root(node) in roots for node in nodes if leaf_of(node) is None)
         if count:
-            found.append((count, tensor, nodes))
-    found.sort(key=lambda each: (-each[0], -len(each[2])))
-    return [(tensor, nodes) for _, tensor, nodes in found]
+            holders.append((count, tensor, nodes))
+    holders.sort(key=lambda each: (-each[0], -len(each[2])))
+    return [(tensor, nodes) for _, tensor, nodes in holders]
 
 
 def _root(node: Any) -> tuple[str, int]:
-    """A node by its name and autograd's number: its object in Python may be another one by now."""
+    """The name and number of a node, which identify it: its Python object may be another one by now."""
     return short(node), sequence_nr(node)
 
 
@@ -324,7 +324,7 @@ def _with_graph() -> list[torch.Tensor]:
 
 
 def _has_graph(item: Any) -> bool:
-    """Asked of all objects there are: subclasses may do anything when they are asked, and some views refuse."""
+    """True for a plain tensor with a graph. Subclasses may run code when they are asked, and some views refuse."""
     if type(item) is not torch.Tensor:
         return False
     try:

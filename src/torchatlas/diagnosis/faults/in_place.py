@@ -69,5 +69,5 @@ def written_by(writers: list[GraphNode]) -> Iterator[Where]:
     for writer in writers:
         lines.setdefault(writer.source, []).append(writer)
     for first, *more in lines.values():
-        place = at("written by", first)
-        yield replace(place, what=f"{place.what} and {len(more):,} more") if more else place
+        where = at("written by", first)
+        yield replace(where, what=f"{where.what} and {len(more):,} more") if more else where

@@ -20,7 +20,7 @@ _EXPLAINS = (*_WRONG, "graph-kept", "retain-graph", "freed-graph")
 
 @dataclass(eq=False)
 class CarriedState:
-    """What is carried over to the graphs that one line has backward retain."""
+    """What graphs that backward retains at one line carry over from one iteration to the next."""
 
     line: Where
     times: int = 0  # iterations in a row

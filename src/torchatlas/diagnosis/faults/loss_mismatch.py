@@ -50,8 +50,8 @@ class Mismatch:
     nodes: tuple[tuple[str, Any], ...]
     why: str
     fix: str
-    normalised_by: str = ""  # none if there is such a node: cross_entropy is nll_loss of scores and a logsumexp
-    first_made_by: str = ""  # none if another op made the first input of the last op in `nodes`
+    normalised_by: str = ""  # no fault if there is such a node: cross_entropy is nll_loss of scores and a logsumexp
+    first_made_by: str = ""  # no fault if another op made the first input of the last op in `nodes`
 
 
 @diagnosis
@@ -103,31 +103,31 @@ class LossMismatch(Diagnosis):
 
 def _check_nll(loss: Any) -> Iterator[Mismatch]:
     """nll_loss, also that of cross_entropy."""
-    given, direct = _maker(loss)
-    kind, sizes = kind_of(given), shape(given)
+    maker, direct = _maker(loss)
+    kind, sizes = kind_of(maker), shape(maker)
     classes = 0 if len(sizes) == 1 else 1
     if kind == "LogSoftmax" and direct:
-        if len(sizes) > 1 and sizes[classes] == 1 and sizes[0] > 1 and dim_of(given) == classes:
+        if len(sizes) > 1 and sizes[classes] == 1 and sizes[0] > 1 and dim_of(maker) == classes:
             yield Mismatch(
                 f"cross_entropy gets one class: {sizes}",
                 (("loss by", loss),),
                 "the softmax of a single score is always 1, so the loss is 0 whatever the model says",
                 "give the model one output per class, or use binary_cross_entropy_with_logits for one output",
             )
-        elif dim_of(given) != classes and _is_classes_by_rows(sizes):
-            yield _wrong_dim(given, loss, "log_softmax", classes)
-        made, _ = _maker(given)
+        elif dim_of(maker) != classes and _is_classes_by_rows(sizes):
+            yield _wrong_dim(maker, loss, "log_softmax", classes)
+        made, _ = _maker(maker)
         if kind_of(made) == "Sigmoid":
             yield _squashed(made, loss, "cross_entropy", sizes[classes] if sizes else 0)
     elif kind == "Log" and direct:
-        softmax = _without_eps(given)
+        softmax = _without_eps(maker)
         if kind_of(softmax) == "Softmax" and dim_of(softmax) != classes and _is_classes_by_rows(sizes):
             yield _wrong_dim(softmax, loss, "softmax", classes)
     elif kind in _SQUASHED or (kind in _LAYERS and _is_no_log_probability(_saved(loss, "self"), classes)):
         name = _SQUASHED.get(kind) or _LAYERS[kind]
         yield Mismatch(
             f"nll_loss gets the result of {name}, and expects log-probabilities",
-            ((f"{name}:", given), ("loss by", loss)),
+            ((f"{name}:", maker), ("loss by", loss)),
             "its loss is minus the number of the right class: without log_softmax that can fall without end, and no "
             "class is compared with the others",
             "use cross_entropy on the scores, or nll_loss on log_softmax(scores, dim=1)",
@@ -262,11 +262,11 @@ def _is_classes_by_rows(sizes: tuple[int, ...]) -> bool:
     return len(sizes) >= 2 and sizes[0] != sizes[1] and sizes[1] > 1
 
 
-def _is_no_log_probability(given: torch.Tensor | None, classes: int) -> bool:
-    if given is None or not given.numel():
+def _is_no_log_probability(scores: torch.Tensor | None, classes: int) -> bool:
+    if scores is None or not scores.numel():
         return False
     with unobserved():
-        return bool((given.detach().float().logsumexp(classes) > 0.01).any())
+        return bool((scores.detach().float().logsumexp(classes) > 0.01).any())
 
 
 def _has_class_rows(target: torch.Tensor | None, sizes: tuple[int, ...]) -> bool:
@@ -292,8 +292,8 @@ def kind_of(node: Any) -> str:
 
 @cache
 def _kind(kind: Any) -> str:
-    found = _KIND.fullmatch(kind.__name__)
-    return "" if found is None else found[1]
+    match = _KIND.fullmatch(kind.__name__)
+    return "" if match is None else match[1]
 
 
 def shape(node: Any) -> tuple[int, ...]:
@@ -314,20 +314,20 @@ def _behind(node: Any) -> list[Any]:
 
 def _maker(node: Any) -> tuple[Any, bool]:
     """The node that made the first argument of an op, and whether the argument has the shape it was made in."""
-    found: Any = node.next_functions[0][0] if node.next_functions else None
+    maker: Any = node.next_functions[0][0] if node.next_functions else None
     direct = True
-    while kind_of(found) in _SHAPES and found.next_functions:
-        direct = direct and kind_of(found) in ("Alias", "Clone", "ToCopy", "NativeDropout")
-        found = found.next_functions[0][0]
-    return found, direct
+    while kind_of(maker) in _SHAPES and maker.next_functions:
+        direct = direct and kind_of(maker) in ("Alias", "Clone", "ToCopy", "NativeDropout")
+        maker = maker.next_functions[0][0]
+    return maker, direct
 
 
 def _without_eps(log: Any) -> Any:
     """The softmax in log(softmax(x) + eps) or of a clamp."""
-    found = log.next_functions[0][0]
-    while kind_of(found) in ("Add", "Clamp", "ClampMin") and len(_behind(found)) == 1:
-        found = _behind(found)[0]
-    return found
+    node = log.next_functions[0][0]
+    while kind_of(node) in ("Add", "Clamp", "ClampMin") and len(_behind(node)) == 1:
+        node = _behind(node)[0]
+    return node
 
 
 def _saved(node: Any, slot: str) -> torch.Tensor | None:

@@ -75,14 +75,14 @@ def _cuts_of(graph: LossGraph, loss: torch.Tensor) -> list[Where]:
     if graph.forward is None or (storage := graph.recorded.storage_of(loss)) is None:
         return []
     leaves = {storage for storage, trained in graph.parameters().items() if trained}
-    found = GradientCuts(graph.forward).cuts_of_loss(storage, leaves)
+    ops = GradientCuts(graph.forward).cuts_of_loss(storage, leaves)
     lines: dict[Any, Where] = {}  # one line may have many ops
-    for node in found:
+    for node in ops:
         lines.setdefault(node.source or node.id, cut_by(node))
-    calls = [graph.recorded.call_of(node) for node in found[:_MOST] if gradients_were_disabled(node)]
+    calls = [graph.recorded.call_of(node) for node in ops[:_MOST] if gradients_were_disabled(node)]
     cuts = list(lines.values())[:_MOST]
     called = dict.fromkeys(line for line in calls if line is not None)
-    return [*cuts, *(line for line in called if line.source not in [place.source for place in cuts])]
+    return [*cuts, *(line for line in called if line.source not in [cut.source for cut in cuts])]
 
 
 def _updates_by_hand(graph: LossGraph, loss: torch.Tensor) -> list[Where]:
@@ -98,5 +98,5 @@ def lines_of_new_loss(graph: LossGraph, loss: torch.Tensor) -> list[Where]:
     cuts = _cuts_of(graph, loss)
     if not cuts and not loss.is_leaf:
         return []
-    made = [place for place in _made_at(graph, loss) if place.source not in [each.source for each in cuts]]
+    made = [line for line in _made_at(graph, loss) if line.source not in [cut.source for cut in cuts]]
     return [*cuts, *made, *graph.lines]

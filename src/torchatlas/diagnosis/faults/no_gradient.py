@@ -54,7 +54,7 @@ def without_gradient(
 ) -> Iterator[Finding]:
     """Why some parameters get no gradient; those with one cause are one finding.
 
-    If their optimizer has gradients for no `others`, a loss that they lead to may have been forgotten.
+    `others`: their optimizer has gradients for others. If not, the loss they lead to may have been forgotten.
     """
     if not missing:
         return
@@ -70,12 +70,12 @@ def without_gradient(
     for name, storage in missing:
         cut = cuts.first_cut(cuts.users(storage), into)
         if cut is not None and (others or not _ends_in_a_number(cuts, cuts.uses(storage), into)):
-            key, place = _cut_at(loss, cut), cut_by(cut)
+            key, line = _cut_at(loss, cut), cut_by(cut)
             called = loss.recorded.caller_of(cut)  # for a model of a library the program's own line comes first
-            places = [*([] if called is None else [called]), place]
-            cause = causes.setdefault(key, ([], places, _CUT_OFF, _LOOK_FOR))
-            if place.source not in [each.source for each in cause[1]] and len(cause[1]) < _MOST:
-                cause[1].append(place)
+            lines = [*([] if called is None else [called]), line]
+            cause = causes.setdefault(key, ([], lines, _CUT_OFF, _LOOK_FOR))
+            if line.source not in [each.source for each in cause[1]] and len(cause[1]) < _MOST:
+                cause[1].append(line)
         elif uses := cuts.uses(storage) or _in_a_model(loss, loss.forward, cuts.users(storage)):
             end = loss.forward.nodes[cuts.end_of(uses)]
             key = "leads nowhere", end.source or end.id
@@ -88,12 +88,12 @@ def without_gradient(
         cause[0].append(name)
     for key, (last, *uses) in ends.items():
         used, ended = loss.forward.nodes[max(uses)], loss.forward.nodes[last]
-        places = [at("last used by", used), at("the result ends at", ended)]
-        causes[key][1].extend(places[:1] if places[0].source == places[1].source else places)
-    for cause, (names, places, why, fix) in causes.items():
-        found = _finding(names, tuple(places), why, fix)
+        lines = [at("last used by", used), at("the result ends at", ended)]
+        causes[key][1].extend(lines[:1] if lines[0].source == lines[1].source else lines)
+    for cause, (names, lines, why, fix) in causes.items():
+        finding = _finding(names, tuple(lines), why, fix)
         # The rest learns: often the head of a backbone whose features alone are used.
-        yield replace(found, severity=Severity.WARNING) if cause == "never" and others else found
+        yield replace(finding, severity=Severity.WARNING) if cause == "never" and others else finding
 
 
 def _ends_in_a_number(cuts: GradientCuts, uses: list[int], into: Collection[int]) -> bool:
@@ -125,11 +125,11 @@ def no_pass(names: list[str], step: Where, returned: bool) -> Finding:
     return _finding(names, (step,), why, "call loss.backward() before optimizer.step()")
 
 
-def made_anew(names: list[str], places: Iterable[Where]) -> Finding:
+def made_anew(names: list[str], lines: Iterable[Where]) -> Finding:
     """The finding if the loss that backward began from was a new leaf."""
     return _finding(
         names,
-        tuple(places),
+        tuple(lines),
         "the loss was made anew from its numbers, or from results without gradients, and only then told to require a "
         "gradient: backward began and ended there",
         "call backward() of the loss itself: leave out torch.tensor(loss, requires_grad=True), requires_grad_(), "
@@ -145,9 +145,9 @@ def only_zeros(loss: LossGraph, zeros: Sequence[Named], roots: Iterable[int]) ->
     into = cuts.before(cuts.makers(roots))
     causes: dict[Any, tuple[Where, list[str]]] = {}
     for name, storage in zeros:
-        found = cuts.first_step_function(cuts.users(storage), into)
-        if found is not None:
-            causes.setdefault(found.source or found.id, (at("flattened by", found), []))[1].append(name)
+        op = cuts.first_step_function(cuts.users(storage), into)
+        if op is not None:
+            causes.setdefault(op.source or op.id, (at("flattened by", op), []))[1].append(name)
     for where, names in causes.values():
         why = "the derivative of a function that rounds is zero wherever it has one"
         fix = "let the gradient pass straight through: x + (x.round() - x).detach()"
@@ -161,8 +161,8 @@ def _storage(loss: LossGraph, name: str, parameter: torch.Tensor) -> int | None:
         return known
     names = loss.forward.tables.names
     values = loss.forward.columns["value_parameter"]
-    found = (values == names.index(name)).nonzero()[0] if name in names else []
-    return int(loss.forward.columns["value_storage"][found[0]]) if len(found) else None
+    rows = (values == names.index(name)).nonzero()[0] if name in names else []
+    return int(loss.forward.columns["value_storage"][rows[0]]) if len(rows) else None
 
 
 def stopped_by_functions(stopped: Mapping[Leaf, list[Applied]], missing: Iterable[Leaf]) -> Iterator[Finding]:
@@ -186,9 +186,9 @@ def stopped_by_functions(stopped: Mapping[Leaf, list[Applied]], missing: Iterabl
 
 
 def _finding(names: list[str], where: tuple[Where, ...], why: str, fix: str) -> Finding:
-    one = len(set(names)) == 1  # as `some` counts them
-    words = {"they": "it", "them": "it", "were": "was"} if one else {"they": "they", "them": "them", "were": "were"}
-    what = f"{some(names)} {'gets' if one else 'get'} no gradient"
+    single = len(set(names)) == 1  # as `some` counts them
+    words = {"they": "it", "them": "it", "were": "was"} if single else {"they": "they", "them": "them", "were": "were"}
+    what = f"{some(names)} {'gets' if single else 'get'} no gradient"
     return Finding("no-gradient", what, where, why.format(**words), fix)
 
 
@@ -230,12 +230,12 @@ def gradient_of_result(error: BaseException, history: History) -> Finding | None
 
 
 def _named(path: str, variables: Mapping[str, Any]) -> Any:
-    """What a variable holds, or an attribute, as in net.w: classes of the program are not asked."""
+    """The value of a variable or an attribute, such as net.w, without running code of the program's classes."""
     name, *attributes = path.split(".")
-    found = variables.get(name)
+    value = variables.get(name)
     for attribute in attributes:
-        found = attributes_of(found).get(attribute)
-    return found
+        value = attributes_of(value).get(attribute)
+    return value
 
 
 def _updates(text: str, name: str, of_leaf: bool) -> bool:

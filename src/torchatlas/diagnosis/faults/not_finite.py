@@ -157,7 +157,7 @@ class NotFinite(Diagnosis):
 
 
 def _with_odd_gradients(leaves: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves whose gradients are not finite. One bracket around all: it takes as long as to look at small ones."""
+    """The leaves whose gradients are not finite. One `unobserved` for all: it costs as much as a small one."""
     with unobserved():
         gradients = ((leaf, leaf.grad) for leaf in leaves)
         return [leaf for leaf, grad in gradients if grad is not None and has_numbers(grad) and not all_finite(grad)]
@@ -172,7 +172,7 @@ def _why(origins: list[NotFiniteOp]) -> str:
 
 
 def _decisive(origins: list[NotFiniteOp]) -> Iterator[NotFiniteOp]:
-    """The first, and the first NaN if that came of it."""
+    """The first op, and the first that made a NaN if the first made infinities only."""
     yield from origins[:1]
     if origins and not origins[0].nan:
         yield from [event for event in origins if event.nan][:1]
@@ -188,12 +188,12 @@ def _described(event: NotFiniteOp) -> str:
 
 def _event(name: str, tensor: torch.Tensor, args: Any, kwargs: Any, caller: Where | None) -> NotFiniteOp:
     running, line = current_autograd_node(), user_line(sys._getframe(1))
-    given = [each for each in tensors_in([args, kwargs]) if has_numbers(each) and each is not tensor]
+    arguments = [each for each in tensors_in([args, kwargs]) if has_numbers(each) and each is not tensor]
     with unobserved():
         nan, inf = int(tensor.isnan().sum()), int(tensor.isinf().sum())
-        took_nan = any(bool(each.isnan().any()) for each in given)
-        took_inf = any(bool(each.isinf().any()) for each in given)
-        inputs = ", ".join(_range(each) for each in given[:3]) or "no tensor"
+        took_nan = any(bool(each.isnan().any()) for each in arguments)
+        took_inf = any(bool(each.isinf().any()) for each in arguments)
+        inputs = ", ".join(_range(each) for each in arguments[:3]) or "no tensor"
     return NotFiniteOp(
         name,
         None if line is None else source_row(*line),

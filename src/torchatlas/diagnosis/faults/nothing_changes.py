@@ -34,7 +34,7 @@ class _Run:
 
     line: Where  # of the first
     before: Snapshot | None  # of its parameters; None as soon as they have changed
-    loose: bool  # none of them belongs to a model that there is
+    loose: bool  # none of them belongs to a known model
     steps: int = 0
     highest: float = 0.0  # learning rate
     frozen: bool = True  # nothing has required a gradient, or had one
@@ -72,8 +72,8 @@ class NothingChanges(Diagnosis):
             return
         if unscales(plan):
             self._skips.checked(args[1], running_line("step of the scaler"))
-        elif (found := clipping(plan, args)) is not None and _made_small(found, plan, args):
-            self._clips[running_line("clipping")] = found.limit
+        elif (call := clipping(plan, args)) is not None and _made_small(call, plan, args):
+            self._clips[running_line("clipping")] = call.limit
 
     def before_backward(self, backward: BackwardPass) -> None:
         if backward.accumulates and not self._changed:
@@ -139,14 +139,14 @@ class NothingChanges(Diagnosis):
             return
         for run in self._runs:
             self._look(run)
-        found = list(self._decayed())
-        if not found and not self._changed:
+        findings = list(self._decayed())
+        if not findings and not self._changed:
             cause = self._skips.finding() if self._skips.times else self._of_steps()
             if not self._runs and not self._skips.times:
                 known = self._unstepped.is_stale and self._unstepped.are_same(FEWEST_PASSES)
                 cause = self._of_no_step if known else self._unstepped.finding()
-            found = [] if cause is None else [cause]
-        for finding in found[:1]:
+            findings = [] if cause is None else [cause]
+        for finding in findings[:1]:
             self.visit.report(finding)
 
     def _decayed(self) -> Iterator[Finding]:
@@ -247,10 +247,10 @@ class _Skips:
         self.infinite = self.times = 0
         self.line: Where | None = None
 
-    def checked(self, found: torch.Tensor, line: Where) -> None:
+    def checked(self, found_inf: torch.Tensor, line: Where) -> None:
         with unobserved():
             self.times += 1
-            self.infinite += bool(float(found))
+            self.infinite += bool(float(found_inf))
         self.line = self.line or line
 
     def finding(self) -> Finding | None:

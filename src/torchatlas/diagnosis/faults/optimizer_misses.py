@@ -57,7 +57,7 @@ class TrainedParameters(Diagnosis):
         self._empty: dict[Where, list[int]] = {}  # by the step's line: steps after a pass, and those without gradients
         self._now: tuple[Where, bool] | None = None  # the step that runs: its line, and whether it has no gradient
         self._passes = 0  # since the last step
-        self._came: dict[Leaf, tuple[int, bool]] = {}  # the last of these to reach a leaf, and if it was not zero there
+        self._came: dict[Leaf, tuple[int, bool]] = {}  # the last of these to reach a leaf; True if it was not zero
         self._roots: deque[int] = deque(maxlen=_MOST_PASSES)  # of backward passes, the latest: autograd's numbers
         self._in_pass: dict[int, Leaf] = {}  # the leaves of the pass that runs, by the node that adds to their gradient
         self._settled: set[Leaf] = set()  # with which a step has found gradients that were not zero: no hook any more
@@ -99,7 +99,7 @@ class TrainedParameters(Diagnosis):
         self._in_pass = {number: self.history.leaf(leaf) for number, leaf in backward.leaves.items()}
         if backward.line not in self._anew and not any(leaf.of_module for leaf in self._in_pass.values()):
             losses = [loss for loss in backward.losses if loss.requires_grad]
-            lost = [place for loss in losses for place in lines_of_new_loss(backward, loss)]
+            lost = [line for loss in losses for line in lines_of_new_loss(backward, loss)]
             self._anew |= {backward.line: lost} if lost else {}
         self._functions.pass_begins(backward.kinds)
 
@@ -208,11 +208,11 @@ class TrainedParameters(Diagnosis):
                 if finding is not None:
                     self.visit.report(finding)
             return
-        before, found = self._open, self._found
+        before, findings = self._open, self._found
         if self.history.steps_recorded >= _FEWEST_STEPS or before != self._suspects():
             self._judge()
-            found = self._found
-        for finding in found:
+            findings = self._found
+        for finding in findings:
             self.visit.report(finding)
 
     def _suspects(self) -> frozenset[Leaf]:
@@ -243,10 +243,10 @@ class TrainedParameters(Diagnosis):
             if not leaf.reached and leaf not in self._perhaps and leaf.requires_grad
             if not (missed and _replaced(leaf, idle))
         ]
-        told: set[Leaf] = set()
+        judged: set[Leaf] = set()
         for leaves, line in self._optimizers:  # each parameter with the step that would change it
-            own = [leaf for leaf in missing if leaf in leaves and leaf not in told]
-            told.update(own)
+            own = [leaf for leaf in missing if leaf in leaves and leaf not in judged]
+            judged.update(own)
             if own:
                 self._judge_missing(LossGraph([], self.history, line), own, any(leaf.reached for leaf in leaves))
         zeros = [(leaf.name, leaf.storage) for leaf in self._stepped if leaf.of_module and leaf.zero and not leaf.moved]
@@ -311,14 +311,14 @@ class TrainedParameters(Diagnosis):
 
     def _report_missed(self, missed: list[Leaf], why: str, fix: str, severity: Severity = Severity.ERROR) -> None:
         names = [leaf.name for leaf in missed]
-        one = len(set(names)) == 1
+        single = len(set(names)) == 1
         self._found.append(
             Finding(
                 "optimizer-misses",
-                f"{some(names)} {'gets' if one else 'get'} gradients, and no optimizer takes a step with them",
+                f"{some(names)} {'gets' if single else 'get'} gradients, and no optimizer takes a step with them",
                 tuple(line for _, line in self._optimizers),
-                why.format(they_were="it was" if one else "they were"),
-                fix.format(them="it" if one else "them"),
+                why.format(they_were="it was" if single else "they were"),
+                fix.format(them="it" if single else "them"),
                 severity=severity,
             )
         )
@@ -381,5 +381,5 @@ def _prefixes(path: str) -> list[str]:
 
 
 def _replaced(leaf: Leaf, idle: list[set[Leaf]]) -> bool:
-    """True if a leaf belongs to a model, or a part of one, in whose place there is another now."""
+    """True if a leaf belongs to a model, or a part of one, that was replaced."""
     return not leaf.of_module or any(leaf in leaves for leaves in idle)

@@ -103,8 +103,8 @@ class Order(Diagnosis):
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         if unscales(plan):
             self._clips.unscaled(args[0], args[2])
-        elif (found := clipping(plan, args)) is not None and math.isfinite(found.limit):
-            self._clips.clipped(found, running_line("clipping"))
+        elif (call := clipping(plan, args)) is not None and math.isfinite(call.limit):
+            self._clips.clipped(call, running_line("clipping"))
 
     def before_backward(self, backward: BackwardPass) -> None:
         if backward.accumulates:
@@ -173,15 +173,15 @@ class _Clips:
         self._late: deque[tuple[Where, Gradients]] = deque(maxlen=_MOST_KNOWN)
         self._early: deque[tuple[Where, list[weakref.ref[torch.Tensor]]]] = deque(maxlen=_MOST_KNOWN)
 
-    def clipped(self, found: Clipping, line: Where) -> None:
+    def clipped(self, call: Clipping, line: Where) -> None:
         clip = self._lines.setdefault(line, _Clip())
-        if not found.gradients:
-            self._early.append((line, [weakref.ref(parameter) for parameter in found.parameters]))
-        elif all(_holds(self._used, gradient) for gradient in found.gradients):
-            self._late.append((line, _gradients(found.gradients)))
+        if not call.gradients:
+            self._early.append((line, [weakref.ref(parameter) for parameter in call.parameters]))
+        elif all(_holds(self._used, gradient) for gradient in call.gradients):
+            self._late.append((line, _gradients(call.gradients)))
         else:
             clip.useful += self._sure
-            new = [gradient for gradient in found.gradients if not _holds(self._unscaled, gradient)]
+            new = [gradient for gradient in call.gradients if not _holds(self._unscaled, gradient)]
             self._clipped |= {key: (held, line) for key, held in _gradients(new).items()}
 
     def unscaled(self, gradients: Any, inverse_scale: torch.Tensor) -> None:
@@ -262,7 +262,7 @@ class _Schedule:
 
 
 class _Schedules:
-    """A scheduler that steps first comes before the first step of its optimizer, and not after the last."""
+    """Finds schedulers that step before their optimizers: before the first step, and not after the last."""
 
     def __init__(self) -> None:
         self._steps: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()  # of optimizers

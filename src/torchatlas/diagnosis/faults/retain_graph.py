@@ -24,7 +24,7 @@ class RetainingCall:
 
     line: Where
     times: int = 0
-    needed: bool = False  # in some turn of a loop: the last one needs it as little as others do
+    needed: bool = False  # in at least one iteration: the last of a loop never needs it
 
 
 class RunsAgain:
@@ -77,7 +77,7 @@ class RetainGraph(Diagnosis):
 
     def _which(self, site: CallSite, call: RetainingCall) -> str:
         """The text of the call, if its line has several."""
-        if site is None or sum(other.line == call.line for other in self._calls.values()) == 1:
+        if site is None or sum(each.line == call.line for each in self._calls.values()) == 1:
             return ""
         code, instruction = site
         line, begin, end = position_of(code, instruction)

@@ -46,10 +46,10 @@ class ModelCall:
 
     model: CalledModel
     line: Where
-    what: str  # its layers did that behave differently in training
+    what: str  # what its layers did that behave differently in training
     inputs: tuple[weakref.ref[torch.Tensor], ...]  # an id could be another tensor's when that is gone
     steps: int  # that were taken before
-    recording: int  # the storages of another are others
+    recording: int  # in which `results` have these numbers
     gradients: bool  # whether they were enabled: then it may have been made for a backward pass
     results: frozenset[int] = frozenset()  # storages
     repeated: bool = False
@@ -70,7 +70,7 @@ class TrainEvalMode(Diagnosis):
         super().__init__(visit)
         self._judged: deque[ModelCall] = deque(maxlen=_MOST_CALLS)  # in training mode, without gradients
         self._with_gradients: dict[Where, deque[ModelCall]] = {}  # in training mode, with gradients, by line
-        self._evaluations: dict[Where, list[ModelCall]] = {}  # by line, in old recordings: before no backward pass
+        self._evaluations: dict[Where, list[ModelCall]] = {}  # by line, of old recordings: no backward pass used them
         self._other_lines: set[Where] = set()  # that have called a model for more than an evaluation
         self._before: ModelCall | None = None
         self._open: list[ModelCall | None] = []

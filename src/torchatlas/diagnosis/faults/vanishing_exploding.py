@@ -48,7 +48,7 @@ class VanishingExploding(Diagnosis):
         self._looks = self._passes.count(backward.line)
 
     def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
-        """The weights, if they are enough; and what repeats. Every node costs time: not in each pass."""
+        """The weights, and kinds of nodes that repeat. Every node costs time: so not in each pass."""
         if not self._looks:
             return ()
         nodes = [number for number, leaf in backward.leaves.items() if leaf.dim() >= 2]
@@ -126,14 +126,14 @@ class Paths:
 
     def layers(self, leaves: Mapping[int, Any]) -> dict[int, int]:
         """The node that uses each of some leaves -> the leaf. A leaf that is used several times has no single node."""
-        found: dict[int, int] = {}
+        layers: dict[int, int] = {}
         for leaf in leaves:
             node = leaf
             while len(self._sources[node]) == 1 and (node == leaf or self._inputs[node] == 1):
                 node = self._sources[node][0]
             if node != leaf and self._inputs[node] > 1:
-                found.setdefault(node, leaf)
-        return found
+                layers.setdefault(node, leaf)
+        return layers
 
     def longest(self, sites: Mapping[int, Any]) -> list[int]:
         """The nodes of `sites` on the path, beginning at the loss, that has most of them."""

@@ -54,7 +54,7 @@ class _Suspect:
 
 @diagnosis
 class ZeroGradients(Diagnosis):
-    """Looks at each leaf until one gradient was not zero; on the way to those that have had none, at every node.
+    """Watches each leaf until a gradient is not zero; and every node on the way to leaves that have had only zeros.
 
     Reported only with a reason that stays: an activation with a derivative of zero in front of a layer that learns, or
     a layer of zeros that itself gets none. Masks, gates, unused experts and satisfied margins are no such reasons.
@@ -174,8 +174,8 @@ class Explanation:
         self._targets, self._sources = backward.targets, backward.sources
 
     def stops(self) -> dict[int, ZeroCause]:
-        """By the node of the leaf; those that are not among them have no reason that is known to stay."""
-        found: dict[int, ZeroCause] = {}
+        """The cause for each leaf, by its node; leaves that are missing have no cause that is known to stay."""
+        causes: dict[int, ZeroCause] = {}
         at_node: dict[int, ZeroCause] = {}
         own: dict[int, set[int]] = {}  # leaves that are factors of the products that stop their gradients
         for leaf in self.zero:
@@ -183,27 +183,27 @@ class Explanation:
             known = [(node, self._stop(node, target)) for node, target in stopping]
             if known and all(stop is not None for _, stop in known):
                 at_node |= {node: stop for node, stop in known if stop is not None}
-                found[leaf] = next(stop for _, stop in known if stop is not None)
+                causes[leaf] = next(stop for _, stop in known if stop is not None)
             elif all(self._factor(target) == leaf for _, target in stopping):
                 own[leaf] = {node for node, _ in stopping}
-        for leaf, products in own.items():  # the other factor is zero: if by one of these reasons, by that
+        for leaf, products in own.items():  # the other factor is zero, perhaps for one of these causes
             stops = [self._before(product, leaf, at_node) for product in products]
             if stops and stops[0] is not None and all(stop == stops[0] for stop in stops):
-                found[leaf] = stops[0]
-        return found
+                causes[leaf] = stops[0]
+        return causes
 
     def _stopping(self, leaf: int) -> list[tuple[int, int]]:
-        """The nodes that got a gradient, and to which they passed zeros on the way to a leaf."""
-        found, seen, waiting = [], {leaf}, [leaf]
+        """The edges on the way to a leaf along which a node that got a gradient passed only zeros on."""
+        edges, seen, waiting = [], {leaf}, [leaf]
         while waiting:
             target = waiting.pop()
             for source in self._sources[target]:
                 if self.sizes.get(source):
-                    found.append((source, target))
+                    edges.append((source, target))
                 elif source not in seen:
                     seen.add(source)
                     waiting.append(source)
-        return found
+        return edges
 
     def _stop(self, node: int, target: int) -> ZeroCause | None:
         name = short(self.nodes[node])
