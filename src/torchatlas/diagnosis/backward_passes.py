@@ -65,23 +65,23 @@ class GrowingGraph:
 
 
 def _new(roots: tuple[Any, ...], first: int) -> tuple[list[Any], list[Any]]:
-    """The nodes behind some that were made since a number, and the older ones that they lead to; leaves are new."""
-    found, old = dict.fromkeys(roots), dict[Any, None]()
-    waiting = list(found)
+    """The nodes behind `roots` with numbers from `first` on, and the older ones that they lead to; leaves are new."""
+    new, old = dict.fromkeys(roots), dict[Any, None]()
+    waiting = list(new)
     while waiting:
         for node, _ in waiting.pop().next_functions:
-            if node is None or node in found or node in old:
+            if node is None or node in new or node in old:
                 continue
             if sequence_nr(node) < first:
                 old[node] = None
             else:
-                found[node] = None
+                new[node] = None
                 waiting.append(node)
-    return list(found), list(old)
+    return list(new), list(old)
 
 
 def watch_backward(visit: Visit) -> AbstractContextManager[None]:
-    """Tell a visit of every backward pass of this thread; not of what a node runs inside of one."""
+    """Tell a visit of every backward pass of this thread, but of none that runs inside another."""
     thread, inside = threading.get_ident(), False
     growing: dict[Any, GrowingGraph] = {}  # by the line of the program
 
@@ -129,14 +129,14 @@ def watch_backward(visit: Visit) -> AbstractContextManager[None]:
 
 def _listeners(visit: Visit, backward: BackwardPass) -> dict[int, list[Diagnosis]]:
     """The diagnoses that want to hear of each node of a pass, by the node's place."""
-    found: dict[int, list[Diagnosis]] = {}
+    listeners: dict[int, list[Diagnosis]] = {}
     for each in list(visit.diagnoses):
         try:
             for number in each.nodes_wanted(backward):
-                found.setdefault(number, []).append(each)
+                listeners.setdefault(number, []).append(each)
         except Exception as error:
             visit.failed(error, each)
-    return found
+    return listeners
 
 
 def _tell(visit: Visit, listening: list[Diagnosis], backward: BackwardPass, node: int, gradients: Gradients) -> None:

@@ -25,7 +25,7 @@ class CustomFunctions:
     def __init__(self) -> None:
         self.stopped: dict[Leaf, list[Applied]] = {}
         self._lines: dict[int, SourceLine] = {}  # that applied Functions, by autograd's number of the node
-        self._latest = -1  # node at which an op was looked at
+        self._latest = -1  # number of the node at which `op_ran` last looked
         self._got_gradient: dict[int, bool] | None = None  # by place, of the nodes of the pass that have run
 
     def op_ran(self) -> None:
@@ -66,10 +66,10 @@ class CustomFunctions:
             return set()
 
         def without(node: int) -> list[int]:
-            """The nodes that a node passes gradients on to that ran, too, and got none."""
+            """The targets of a node that ran, too, and got no gradient."""
             return [target for target in backward.targets[node] if got.get(target) is False]
 
-        last: dict[Applied, set[int]] = {}  # what got a gradient and passed none on, and to which nodes
+        last: dict[Applied, set[int]] = {}  # Functions that got a gradient -> the nodes to which they passed none
         others: set[int] = set()  # the nodes to which a node that is not the program's passed none on
         for number, came in got.items():
             if came and (to := without(number)):
@@ -77,18 +77,18 @@ class CustomFunctions:
                 function, line = _function(type(node)), self._lines.get(sequence_nr(node))
                 (others if function is None else last.setdefault((function, line), set())).update(to)
         others = reachable(others, without)
-        found: dict[Leaf, list[Applied]] = {}
+        stopped: dict[Leaf, list[Applied]] = {}
         for applied, first in last.items():  # each walks the graph once; they are as few as the lines of the program
             behind = reachable(first, without) - others
             for number, leaf in missing.items():
                 if number in behind:
-                    found.setdefault(leaf, []).append(applied)
-        self.stopped |= found
-        return set(found)
+                    stopped.setdefault(leaf, []).append(applied)
+        self.stopped |= stopped
+        return set(stopped)
 
 
 def _function(kind: type) -> type | None:
     """The program's Function that nodes of a kind belong to."""
-    found: Any = getattr(kind, "_forward_cls", None) if issubclass(kind, FunctionNode) else None
-    module = sys.modules.get(getattr(found, "__module__", ""))
-    return found if found is not None and is_users(getattr(module, "__file__", None) or "") else None
+    function: Any = getattr(kind, "_forward_cls", None) if issubclass(kind, FunctionNode) else None
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    return function if function is not None and is_users(getattr(module, "__file__", None) or "") else None

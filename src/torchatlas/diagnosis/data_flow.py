@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 def reachable(start: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
     """The nodes to start from, and all that `following` leads to from them."""
-    found = set(start)
-    waiting = list(found)
+    reached = set(start)
+    waiting = list(reached)
     while waiting:
-        new = set(following(waiting.pop())) - found
-        found |= new
+        new = set(following(waiting.pop())) - reached
+        reached |= new
         waiting += new
-    return found
+    return reached
 
 
 class DataFlow:
@@ -38,16 +38,16 @@ class DataFlow:
 
     def before_op(self, node: int) -> list[int]:
         """The ops whose data an op took."""
-        found: list[int] = self.graph.index.predecessors(node).tolist()
-        return found
+        ops: list[int] = self.graph.index.predecessors(node).tolist()
+        return ops
 
     def after_op(self, node: int) -> list[int]:
         """The ops that took what an op made."""
-        found: list[int] = self.graph.index.successors(node).tolist()
-        return found
+        ops: list[int] = self.graph.index.successors(node).tolist()
+        return ops
 
     def after(self, nodes: Iterable[int]) -> set[int]:
-        """These ops, and all that took what came of them."""
+        """These ops, and all that used their results, directly or not."""
         return reachable(nodes, self.after_op)
 
     def name(self, node: int) -> str:
@@ -63,13 +63,13 @@ class DataFlow:
     @cached_property
     def _users(self) -> dict[int, list[int]]:
         """By storage: the ops of the program that take something from it and do not write to it."""
-        columns, found = self.graph.columns, dict[int, list[int]]()
+        columns, users = self.graph.columns, dict[int, list[int]]()
         storages = columns["value_storage"][columns["input_value"]]
         written = columns["input_written"]  # then it is an initialisation, or an update by hand
         for node, storage, changed in zip(self.takers.tolist(), storages.tolist(), written.tolist(), strict=True):
             if self.is_program[node] and not changed:
-                found.setdefault(storage, []).append(node)
-        return found
+                users.setdefault(storage, []).append(node)
+        return users
 
     def users(self, storage: int | None) -> list[int]:
         """The ops of the program that take something from a storage and do not write to it."""
@@ -83,5 +83,5 @@ class DataFlow:
     def makers(self, sequence_nrs: Iterable[int]) -> list[int]:
         """The ops of the program that made some nodes of autograd."""
         made = np.isin(self.graph.columns["node_sequence_nr"], list(sequence_nrs))
-        found: list[int] = np.flatnonzero(made & self.is_program).tolist()
-        return found
+        ops: list[int] = np.flatnonzero(made & self.is_program).tolist()
+        return ops

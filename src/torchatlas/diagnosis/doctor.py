@@ -56,13 +56,13 @@ def doctor(
         if forward is not None:
             raise InvalidInputError("forward= is for doctor(loss); `with doctor():` records what runs by itself.")
         return Visit(model, only, ignored)
-    given = [losses] if isinstance(losses, torch.Tensor) else list(losses) if isinstance(losses, Iterable) else []
-    if not given or not all(isinstance(loss, torch.Tensor) for loss in given):
+    tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses) if isinstance(losses, Iterable) else []
+    if not tensors or not all(isinstance(loss, torch.Tensor) for loss in tensors):
         how = "doctor(loss, model=model)" if isinstance(losses, nn.Module) else "doctor(loss)"
         if isinstance(losses, str) and losses.endswith(".py"):
             how = f"for a script, on the command line, torchatlas doctor {losses}"
         raise InvalidInputError(f"doctor takes a loss or several, not {type(losses).__name__}: {how}.")
     ignored = [key for key in ignored if LOSS_CHECKS[key] is not None]  # an unknown one is refused
     chosen = [key for key in (LOSS_CHECKS if only is None else only) if key not in ignored]
-    graph = LossGraph(given, Recorded(forward, model))
+    graph = LossGraph(tensors, Recorded(forward, model))
     return Visit.of_findings([finding for key in chosen for finding in LOSS_CHECKS[key](graph)], tuple(chosen))

@@ -23,10 +23,10 @@ def empty_optimizer(error: BaseException) -> Finding | None:
     frame = next((frame for frame in reversed(called) if _makes_optimizer(frame)), None)
     if frame is None:
         return None
-    given = variables_of(frame).get("params")
+    params = variables_of(frame).get("params")
     variables = dict(_variables(error))
-    is_used_up = isinstance(given, (GeneratorType, filter, map, zip))
-    name = next((name for name, value in variables.items() if value is given), None) if is_used_up else None
+    is_used_up = isinstance(params, (GeneratorType, filter, map, zip))
+    name = next((name for name, value in variables.items() if value is params), None) if is_used_up else None
     parameters = [
         parameter
         for model in variables.values()
@@ -53,7 +53,7 @@ def _makes_optimizer(frame: FrameType) -> bool:
 
 
 def _variables(error: BaseException) -> Iterator[tuple[str, object]]:
-    """The variables of the program on the way of an exception, the innermost last."""
+    """The variables of the program's frames in a traceback, the innermost last."""
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

@@ -61,11 +61,11 @@ class Finding:
     @property
     def lines(self) -> list[tuple[str, int]]:
         """The files and lines it names."""
-        return [(place.source.file, place.source.line) for place in self.where if place.source is not None]
+        return [(line.source.file, line.source.line) for line in self.where if line.source is not None]
 
     def __str__(self) -> str:
         often = f" ({self.times:,} times)" if self.times > 1 else ""
-        lines = [f"{self.severity}[{self.key}]: {self.what}{often}", *(f"  {place}" for place in self.where)]
+        lines = [f"{self.severity}[{self.key}]: {self.what}{often}", *(f"  {line}" for line in self.where)]
         lines += [f"  why: {self.why}", f"  fix: {self.fix}"]
         return text_lines([*lines, *(f"  so also {each.key}: {each.what}" for each in self.follows)])
 
@@ -85,8 +85,10 @@ class OwnFailure:
 
     def __str__(self) -> str:
         frame = extract_tb(self.error.__traceback__)[-1]
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-        return clean(f"{type(self.error).__name__}: {self.error} ({place}), while it looked for {', '.join(self.keys)}")
+        position = f"{Path(frame.filename).name}:{frame.lineno}"
+        return clean(
+            f"{type(self.error).__name__}: {self.error} ({position}), while it looked for {', '.join(self.keys)}"
+        )
 
 
 class Findings(Sequence[Finding]):
@@ -130,7 +132,9 @@ class Findings(Sequence[Finding]):
     @property
     def worst(self) -> Severity | None:
         """The severity of the worst; None if there is no finding."""
-        return next((one for one in Severity if any(finding.severity is one for finding in self._found)), None)
+        return next(
+            (severity for severity in Severity if any(finding.severity is severity for finding in self._found)), None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -159,53 +163,53 @@ class Findings(Sequence[Finding]):
     @property
     def summary(self) -> str:
         """The last line of the report."""
-        counts = [(one, sum(finding.severity is one for finding in self._found)) for one in Severity]
-        found = ", ".join(f"{count:,} {one}{'s' * (count > 1)}" for one, count in counts if count)
+        counts = [(severity, sum(finding.severity is severity for finding in self._found)) for severity in Severity]
+        counted = ", ".join(f"{count:,} {severity}{'s' * (count > 1)}" for severity, count in counts if count)
         if self.ended_by:
             ended = clean(f"the program ended with {self.ended_by}")
-            return f"{found}; {ended}" if found else f"{ended}; no fault was found that explains it"
-        if found:
-            return found
+            return f"{counted}; {ended}" if counted else f"{ended}; no fault was found that explains it"
+        if counted:
+            return counted
         return f"no fault found; looked for: {', '.join(self.checks)}" if self.checks else "nothing was looked for"
 
     __repr__ = __str__
 
 
-def sorted_findings(found: Iterable[Finding], checks: Sequence[str]) -> list[Finding]:
+def sorted_findings(findings: Iterable[Finding], checks: Sequence[str]) -> list[Finding]:
     """Each fault once, without ignored ones, the worst first and then in the order of `checks`."""
-    shown = explained(finding for finding in merged(found) if not _is_ignored(finding))
+    shown = explained(finding for finding in merged(findings) if not _is_ignored(finding))
     return sorted(shown, key=lambda finding: (list(Severity).index(finding.severity), checks.index(finding.key)))
 
 
 def _is_ignored(finding: Finding) -> bool:
     """True if a line that it names has a comment `# atlas: ignore`, or `# atlas: ignore not-zeroed`."""
-    comments = (_IGNORE.search(place.source.text) for place in finding.where if place.source is not None)
+    comments = (_IGNORE.search(line.source.text) for line in finding.where if line.source is not None)
     keys = [comment[1].replace(",", " ").split() for comment in comments if comment is not None]
     return any(not named or finding.key in named for named in keys)
 
 
-def merged(found: Iterable[Finding]) -> list[Finding]:
+def merged(findings: Iterable[Finding]) -> list[Finding]:
     """Findings of one key and the same lines become one, with their count: a loop repeats its faults."""
     once: dict[Any, Finding] = {}
-    for finding in found:
+    for finding in findings:
         own = finding.what if finding.key in _NEVER_REPEATED else ""
         same = finding.key, tuple(finding.lines) or finding.what, own
         once[same] = replace(once[same], times=once[same].times + finding.times) if same in once else finding
     return list(once.values())
 
 
-def explained(found: Iterable[Finding]) -> list[Finding]:
+def explained(findings: Iterable[Finding]) -> list[Finding]:
     """Move findings below the one that explains them, so that one cause is reported once."""
-    found = list(found)
+    findings = list(findings)
     below: set[int] = set()
     causes: dict[int, Finding] = {}
-    for finding in found:
+    for finding in findings:
         if finding.explains and id(finding) not in below:
-            follows = [one for one in found if one.key in finding.explains and one is not finding]
-            follows = [one for one in follows if id(one) not in below and id(one) not in causes]
+            follows = [other for other in findings if other.key in finding.explains and other is not finding]
+            follows = [other for other in follows if id(other) not in below and id(other) not in causes]
             below |= set(map(id, follows))
             causes[id(finding)] = replace(finding, follows=(*finding.follows, *follows))
-    return [causes.get(id(finding), finding) for finding in found if id(finding) not in below]
+    return [causes.get(id(finding), finding) for finding in findings if id(finding) not in below]
 
 
 def at(what: str, node: GraphNode) -> Where:

@@ -49,7 +49,10 @@ def _block(finding: Finding, cells: Mapping[str, str]) -> str:
     kind = f'<b style="color:{_COLORS[finding.severity]}">{finding.severity}</b> <code>{_text(finding.key)}</code>'
     rows = [("why", _text(finding.why)), ("where", "<br>".join(_places(finding.where, cells)))]
     rows.append(("fix", _text(finding.fix)))
-    rows += [("so also", f"<code>{_text(one.key)}</code>: {_text(one.what)}") for one in finding.follows]
+    rows += [
+        ("so also", f"<code>{_text(consequence.key)}</code>: {_text(consequence.what)}")
+        for consequence in finding.follows
+    ]
     table = "".join(
         f'<tr style="background:none"><th style="{_CELL};font-weight:normal;opacity:.7;white-space:nowrap">{name}</th>'
         f'<td style="{_CELL}">{text}</td></tr>'
@@ -74,7 +77,7 @@ def _places(where: Iterable[Where], cells: Mapping[str, str]) -> Iterable[str]:
 
 
 def _line(source: SourceLine) -> str:
-    """Where a line is: in a cell if it is one's."""
+    """The file of a line, or its notebook cell, and its number."""
     name = _name_of_cell(source.file)
     return f"{name}, line {source.line}" if name else f"{source.file}:{source.line}"
 

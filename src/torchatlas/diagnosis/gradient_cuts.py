@@ -38,18 +38,18 @@ class GradientCuts(DataFlow):
     @cached_property
     def _of_parameters_alone(self) -> set[int]:
         """The ops that took nothing but parameters, or what such ops made: views, norms, copies."""
-        columns, found = self.graph.columns, set[int]()
+        columns, ops = self.graph.columns, set[int]()
         ptr, inputs = columns["input_ptr"].tolist(), columns["input_value"]
         from_parameter = np.isin(columns["value_storage"][inputs], list(self._parameters)).tolist()
         producers = columns["value_producer"][inputs].tolist()
         for node in np.flatnonzero(self.is_program).tolist():
             rows = range(ptr[node], ptr[node + 1])
-            if rows and all(from_parameter[row] or producers[row] in found for row in rows):
-                found.add(node)
-        return found
+            if rows and all(from_parameter[row] or producers[row] in ops for row in rows):
+                ops.add(node)
+        return ops
 
     def uses(self, storage: int | None) -> list[int]:
-        """The ops that bring a parameter, or what came of it, together with data."""
+        """The ops that combine a parameter, or what was made of parameters alone, with data."""
         alone = self._of_parameters_alone
         reached = reachable(self.users(storage), lambda node: self._forward_after(node) if node in alone else ())
         return sorted(node for node in reached if node not in alone)
@@ -65,7 +65,7 @@ class GradientCuts(DataFlow):
         return max(self._carried_on(nodes) | set(nodes))
 
     def behind(self, storages: Iterable[int | None]) -> set[int]:
-        """The ops that take, with gradients, what others made of some storages."""
+        """The ops that follow, with gradients, after those that use some storages."""
         return self._carried_on({node for storage in storages for node in self.users(storage)})
 
     def _carried_on(self, nodes: Iterable[int]) -> set[int]:
@@ -73,25 +73,25 @@ class GradientCuts(DataFlow):
         return reachable(first, self._carrying_after)
 
     def before(self, nodes: Iterable[int]) -> set[int]:
-        """These ops, and all whose data went into them; not into parameters."""
+        """These ops, and all whose data went into them, but not by way of a parameter."""
         return reachable(
             nodes, lambda node: [each for each in self.before_op(node) if each not in self._set_parameters]
         )
 
     def first_cut(self, users: Iterable[int], into: Collection[int]) -> GraphNode | None:
-        """The first op that cuts off what some ops made, on the way to others."""
+        """The first op that cuts gradients off on the way from `users` to `into`."""
         reached = reachable(users, lambda node: self._forward_after(node) if self._carries[node] else ())
         cuts = [node for node in reached if not self._carries[node]]
         cuts = [node for node in cuts if not self._takes_a_shape(node) and not self._is_saved(node)]
-        if found := [node for node in cuts if node in into]:
-            return self.graph.nodes[min(found)]
+        if on_path := [node for node in cuts if node in into]:
+            return self.graph.nodes[min(on_path)]
         return self._through_python(cuts, into)
 
     def first_step_function(self, users: Iterable[int], into: Collection[int]) -> GraphNode | None:
-        """The first op after some whose derivative is zero everywhere, on the way to others."""
+        """The first op on the way from `users` to `into` whose derivative is zero everywhere."""
         reached = reachable(users, self._carrying_after)
-        found = [node for node in reached if self.name(node) in _STEP_FUNCTIONS and node in into]
-        return self.graph.nodes[min(found)] if found else None
+        steps = [node for node in reached if self.name(node) in _STEP_FUNCTIONS and node in into]
+        return self.graph.nodes[min(steps)] if steps else None
 
     def cuts_of_loss(self, storage: int, leaves: Collection[int]) -> list[GraphNode]:
         """The ops that cut a loss off from what carries gradients, the last first. `leaves` are storages."""
@@ -113,13 +113,13 @@ class GradientCuts(DataFlow):
     def updates_by_hand(self, storage: int) -> list[GraphNode]:
         """The program's ops on gradients, without gradients of their own, that a loss was computed from."""
         before, producers = self.before(self.last_writer(storage)), self.graph.columns["value_producer"]
-        found = []
+        updates = []
         for node in sorted(before):
             makers = producers[self.graph.index.inputs(node)].tolist()
             of_backward = any(maker >= 0 and not self.is_program[maker] for maker in makers)
             if self.is_program[node] and not self._carries[node] and of_backward:
-                found.append(self.graph.nodes[node])
-        return found
+                updates.append(self.graph.nodes[node])
+        return updates
 
     def last_writer(self, storage: int) -> list[int]:
         """The last op that made or changed what is in a storage, if it was recorded."""
@@ -127,7 +127,7 @@ class GradientCuts(DataFlow):
         return [last] if last >= 0 else []
 
     def _takes_gradients(self, node: int, leaves: Collection[int]) -> bool:
-        """Not if it writes there: an initialisation, or an update by hand."""
+        """True if an op takes what carries gradients; not if it writes: an initialisation, or an update by hand."""
         values = self.graph.index.inputs(node)
         if len(self.graph.index.writes(node)) or self._takes_a_shape(node):
             return False
@@ -136,11 +136,11 @@ class GradientCuts(DataFlow):
         return any(m >= 0 and self._carries[m] for m in makers) or any(s in leaves for s in storages)
 
     def _through_python(self, cuts: Iterable[int], into: Collection[int]) -> GraphNode | None:
-        """The last op that made a Python number, or an array, before one that came back from there."""
+        """The last op whose result left torch, as a number or an array, before an op that came back."""
         back = [node for node in into if self.name(node) == _FROM_PYTHON]
         leaving = [node for node in cuts if self.name(node) == _TO_PYTHON or self._leaves_torch(node)]
-        found = [node for node in leaving if back and node < max(back)]
-        return self.graph.nodes[max(found)] if found else None
+        returning = [node for node in leaving if back and node < max(back)]
+        return self.graph.nodes[max(returning)] if returning else None
 
     def _leaves_torch(self, node: int) -> bool:
         """numpy() takes what was detached, and no op does but those that prepare it for numpy. Before the first op with
@@ -172,7 +172,7 @@ _DISABLED = "cut because gradients were disabled (no_grad, inference_mode, set_g
 
 
 def gradients_were_disabled(node: GraphNode) -> bool:
-    """True if an op cuts for no reason of its own."""
+    """True if an op cuts only because gradients were disabled."""
     return cut_by(node).what.startswith(_DISABLED)
 
 

@@ -69,7 +69,7 @@ class Leaf:
 
 
 class Leaves:
-    """All leaves, held weakly: the program's models live and die as they do alone."""
+    """All leaves, held weakly: no model of the program is kept alive."""
 
     def __init__(self) -> None:
         self._known: dict[int, Leaf] = {}  # by id, which another tensor may get after this one
@@ -79,28 +79,28 @@ class Leaves:
         self._in_vain = 0  # searches of all objects since a model was called for the first time
 
     def of(self, tensor: torch.Tensor, roots: Collection[nn.Module]) -> Leaf:
-        found = self._find(tensor)
-        if found is None:
+        leaf = self._find(tensor)
+        if leaf is None:
             variables = names_of_models_and_tensors()
             if isinstance(tensor, nn.Parameter):  # no other is found in modules
-                found = self._search(tensor, roots, variables)
-            if found is None:
+                leaf = self._search(tensor, roots, variables)
+            if leaf is None:
                 name = variables.get(id(tensor), f"a leaf {list(shape_of(tensor))}")
-                found = self._add(tensor, name, of_module=False)
-        found.requires_grad = tensor.requires_grad
-        return found
+                leaf = self._add(tensor, name, of_module=False)
+        leaf.requires_grad = tensor.requires_grad
+        return leaf
 
     def forget_storages(self) -> None:
-        """Another recording numbers them anew."""
+        """Forget the numbers of storages: the next recording numbers them anew."""
         for leaf in self._known.values():
             leaf.storage = None
 
     def _find(self, tensor: torch.Tensor) -> Leaf | None:
-        found = self._known.get(id(tensor))
-        return found if found is not None and found.reference() is tensor else None
+        leaf = self._known.get(id(tensor))
+        return leaf if leaf is not None and leaf.reference() is tensor else None
 
     def model_called(self, roots: Collection[nn.Module]) -> None:
-        """A model was called for the first time. Names of parameters need no model as long as one alone was called."""
+        """A model was called for the first time. Parameters are named without their model while only one was."""
         self._in_vain = 0
         first = [next(nn.Module.parameters(root), None) for root in roots]
         known = [leaf for each in first if each is not None and (leaf := self._find(each)) is not None]
@@ -115,9 +115,9 @@ class Leaves:
             self._most = 2 * len(self._known) + _FEW
         held = None if owner is None else (weakref.ref(owner[0]), owner[1])
         shape = tuple(shape_of(tensor))
-        found = Leaf(name, of_module, weakref.ref(tensor), tensor.requires_grad, self._count, shape, owner=held)
-        self._known[id(tensor)] = found
-        return found
+        new = Leaf(name, of_module, weakref.ref(tensor), tensor.requires_grad, self._count, shape, owner=held)
+        self._known[id(tensor)] = new
+        return new
 
     def _search(self, tensor: torch.Tensor, roots: Collection[nn.Module], variables: dict[int, str]) -> Leaf | None:
         """Look for a parameter in the models that running variables hold, if those have all that was called; else in
@@ -125,11 +125,11 @@ class Leaves:
         held = _modules_of(running_instances(nn.Module))
         if held.keys() >= set(map(id, roots)):
             self._learn(list(held.values()), roots, variables)
-        if (found := self._find(tensor)) is None and is_power_of_two(self._in_vain + 1):
+        if (leaf := self._find(tensor)) is None and is_power_of_two(self._in_vain + 1):
             self._learn(instances_of(nn.Module), roots, variables)
-            found = self._find(tensor)
-        self._in_vain += found is None  # a program of many parameters without modules is not searched for each
-        return found
+            leaf = self._find(tensor)
+        self._in_vain += leaf is None  # a program of many parameters without modules is not searched for each
+        return leaf
 
     def _learn(self, modules: list[nn.Module], roots: Collection[nn.Module], variables: dict[int, str]) -> None:
         """Find the parameters of some modules."""
@@ -169,17 +169,17 @@ class Leaves:
 
 def _modules_of(tops: list[nn.Module]) -> dict[int, nn.Module]:
     """Some modules, their submodules, and what plain lists and dicts among the attributes of all these hold, by id."""
-    found, waiting = dict[int, nn.Module](), [top for top in tops if "_modules" in vars(top)]  # not one being made
+    modules, waiting = dict[int, nn.Module](), [top for top in tops if "_modules" in vars(top)]  # not one being made
     while waiting:
         top = waiting.pop()
-        if id(top) not in found:
-            found |= {id(module): module for module in nn.Module.modules(top)}
+        if id(top) not in modules:
+            modules |= {id(module): module for module in nn.Module.modules(top)}
             waiting += [item for _, item in _plainly_held(top) if isinstance(item, nn.Module)]
-    return found
+    return modules
 
 
 def _held_by(tops: list[nn.Module], nameless: set[int]) -> set[int]:
-    """The models, of some, that another has in a plain list or dict: parts of it that torch does not know of."""
+    """Those of `tops` that another has in a plain list or dict: parts of it that torch does not know of."""
     held: set[int] = set()
     holders: set[int] = set()  # a part may point back at its whole
     for top in tops:

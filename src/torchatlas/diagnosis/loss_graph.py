@@ -39,13 +39,13 @@ class LossGraph:
     @cached_property
     def kinds(self) -> dict[type, list[int]]:
         """The places in `nodes` of the nodes of each kind: kinds are few, and asking each of them takes little."""
-        found: dict[type, list[int]] = {}
+        places: dict[type, list[int]] = {}
         for number, kind in enumerate(map(type, self.nodes)):
-            if kind in found:
-                found[kind].append(number)
+            if kind in places:
+                places[kind].append(number)
             else:
-                found[kind] = [number]
-        return found
+                places[kind] = [number]
+        return places
 
     @cached_property
     def oldest(self) -> int:
@@ -122,8 +122,8 @@ class LossGraph:
 
     def parameters(self) -> dict[int, bool]:
         """The storages of all parameters, and whether they require a gradient."""
-        found = [(self.recorded.storage_of(leaf), leaf.requires_grad) for leaf in self.recorded.parameters()]
-        return {storage: trained for storage, trained in found if storage is not None}
+        storages = [(self.recorded.storage_of(leaf), leaf.requires_grad) for leaf in self.recorded.parameters()]
+        return {storage: trained for storage, trained in storages if storage is not None}
 
     @property
     def lines(self) -> tuple[Where, ...]:

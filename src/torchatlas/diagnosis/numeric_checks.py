@@ -1,4 +1,4 @@
-"""Questions about the numbers in a tensor. To ask them leaves no trace in the program."""
+"""Questions about the numbers in a tensor. Asking leaves no trace in the program."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Snapshot:
         return max(share, _share(shifted, total)) if math.isfinite(shifted) else math.inf
 
     def has_changed(self, same: float = SAME) -> bool:
-        """False also if nothing is left to look at."""
+        """True if the tensors have changed by more than `same`; False if none is left."""
         change = self.change(enough=same)
         return change is not None and change > same
 
@@ -64,7 +64,7 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sum(tensor: torch.Tensor) -> float:
-    """The sum of all numbers: of the same ones it is the same, to the bit. In float64 it takes four times as long."""
+    """The sum of all numbers, the same to the bit for the same numbers. In float64 it takes four times as long."""
     numbers = _numbers(tensor)
     return float(numbers.sum(dtype=_wide(numbers)))
 

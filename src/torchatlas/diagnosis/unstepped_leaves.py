@@ -77,7 +77,7 @@ class UnsteppedLeaves:
             self._same_at = -1 if change > 0 else self._passes
 
     def are_same(self, passes: int) -> bool:
-        """True if they were seen to be as they were at first, after at least so many passes."""
+        """True if the leaves still held their first numbers after at least `passes` passes."""
         self._look()
         return self._same_at >= passes
 
@@ -115,7 +115,7 @@ class UnsteppedLeaves:
 
     @property
     def is_stale(self) -> bool:
-        """True if the recording has been forgotten in which they were looked at."""
+        """True if the recording in which they were looked at has been forgotten."""
         return self._recording != self._history.recordings
 
     def step(self, parameters: list[torch.Tensor]) -> None:

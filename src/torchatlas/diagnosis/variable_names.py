@@ -37,13 +37,13 @@ def names_of(items: list[Any]) -> Iterator[str]:
         for each in inner:
             yield from variables.get(id(each), ())
         holders = [holder for holder in gc.get_referrers(*inner) if holder is not inner and id(holder) not in seen]
-        found = {id(each) for each in inner}
-        yield from _attributes(holders, found)
+        ids = {id(each) for each in inner}
+        yield from _attributes(holders, ids)
         yield from _cells(holders, variables)
         inner = []
         for holder in holders[:_WIDEST]:
             if isinstance(holder, dict) and "__builtins__" in holder:  # a module, which everything leads to
-                yield from _globals(holder, found)
+                yield from _globals(holder, ids)
             elif isinstance(holder, (list, tuple, set, deque, dict)):
                 inner.append(holder)
         seen |= {id(each) for each in inner}
@@ -58,8 +58,10 @@ def name_of(item: Any) -> str | None:
 
 def running_instances(kind: type[_Kind]) -> list[_Kind]:
     """The objects of a class that running variables hold, or the attributes of an object whose method runs."""
-    variables = [[*found.values(), *attributes_of(found.get("self")).values()] for found in running_variables()]
-    held = {id(value): value for values in variables for value in values if issubclass(type(value), kind)}
+    groups = [
+        [*variables.values(), *attributes_of(variables.get("self")).values()] for variables in running_variables()
+    ]
+    held = {id(value): value for values in groups for value in values if issubclass(type(value), kind)}
     return list(held.values())
 
 
@@ -93,7 +95,7 @@ def _attributes(holders: list[Any], inner: set[int]) -> Iterator[str]:
 
 
 def _cells(holders: list[Any], running: Collection[int]) -> Iterator[str]:
-    """The variables of functions that are over and that other functions, made in them, still hold."""
+    """The variables of functions that have returned, which inner functions still hold."""
     cells = [each for each in holders if isinstance(each, CellType) and id(each.cell_contents) not in running]
     closures = [each for each in gc.get_referrers(*cells) if isinstance(each, tuple)] if cells else []
     for owner in gc.get_referrers(*closures) if closures else ():
@@ -118,9 +120,9 @@ def names_of_models_and_tensors() -> dict[int, str]:
     Attributes of an object whose method runs are named like variables; tensors in plain containers come after these.
     """
     names: dict[int, str] = {}
-    for found in reversed(list(running_variables())):
-        own = attributes_of(found.pop("self", None))
-        both = [*found.items(), *own.items()]
+    for variables in reversed(list(running_variables())):
+        own = attributes_of(variables.pop("self", None))
+        both = [*variables.items(), *own.items()]
         named = [(name, value) for name, value in both if type(name) is str and not name.startswith("_")]
         for name, value in named:
             if issubclass(type(value), (nn.Module, torch.Tensor)):
@@ -150,14 +152,14 @@ def items_in_containers(variables: Iterable[tuple[str, Any]], deepest: int) -> I
 
 
 def _entries(value: Any) -> list[tuple[Any, Any]]:
-    """A copy, made at once: another thread may change what is copied."""
+    """The keys and items of a plain container, copied at once: another thread may change it."""
     if type(value) in _DICTS and len(value) <= _LONGEST:
         return list(value.items())
     return list(enumerate(value)) if type(value) in _LISTS and len(value) <= _LONGEST else []
 
 
 def _path(name: str, *keys: Any) -> str:
-    """Keys of the program's own classes are not asked how they are written."""
+    """A name with its keys, `blocks[0]`. A key of another class is shown as its class: its repr may run code."""
     return name + "".join(f"[{key!r}]" if type(key) in (str, int) else f"[{type(key).__name__}]" for key in keys)
 
 
@@ -167,10 +169,10 @@ def _path(name: str, *keys: Any) -> str:
 def attributes_of(item: Any) -> Mapping[Any, Any]:
     """The attributes in the dictionary of an object."""
     try:
-        found = object.__getattribute__(item, "__dict__")
+        attributes = object.__getattribute__(item, "__dict__")
     except AttributeError:
         return {}
-    return found if isinstance(found, (dict, MappingProxyType)) else {}
+    return attributes if isinstance(attributes, (dict, MappingProxyType)) else {}
 
 
 def running_variables() -> Iterator[dict[str, Any]]:
