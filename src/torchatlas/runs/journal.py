@@ -111,14 +111,14 @@ def make_folder(path: Path) -> None:
 def free_path(path: Path = Path("run.atlas")) -> Path:
     """The first of run.atlas, run-2.atlas, run-3.atlas ... that is not there, nor a page or a report of its name."""
     number, free = 1, path
-    while any(os.path.lexists(one) for one in (free, free.with_suffix(".html"), free.with_suffix(".txt"))):
+    while any(os.path.lexists(candidate) for candidate in (free, free.with_suffix(".html"), free.with_suffix(".txt"))):
         number += 1
         free = path.with_name(f"{path.name.removesuffix('.atlas')}-{number}.atlas")
     return free
 
 
 class Journal:
-    """The journal of a run that is being recorded. What `append` was given is there, or the journal is as before."""
+    """The journal of a run that is being recorded. `append` writes all of its lines or none."""
 
     def __init__(self, folder: Path) -> None:
         self._file = open(folder / JOURNAL, "xb", buffering=0)  # noqa: SIM115  # closed by `close`
@@ -214,7 +214,7 @@ def _check_head(path: Path, data: bytes) -> None:
 
 
 def add_columns(path: Path, columns: dict[str, list[Number]], more: dict[str, list[Any]]) -> None:
-    """Append columns to columns; what one of them lacks is not known."""
+    """Append the columns of further steps to a table; None where one of the two lacks a column."""
     lengths = {len(column) for column in more.values()}
     if "number" not in more or len(lengths) != 1:
         raise FileFormatError(f"{path}: columns of steps that differ in length, or have no number.")
@@ -228,11 +228,11 @@ def add_columns(path: Path, columns: dict[str, list[Number]], more: dict[str, li
     if len(columns) * (before + count) > MOST_NUMBERS:
         raise FileFormatError(f"{path}: more than {MOST_NUMBERS:,} numbers of steps.")
     for name, column in columns.items():
-        column += [_number(path, name, one) for one in more[name]] if name in more else [None] * count
+        column += [_number(path, name, number) for number in more[name]] if name in more else [None] * count
     numbers = columns["number"][max(before - 1, 0) :]
-    for one, following in pairwise(numbers):
-        if not isinstance(one, int) or not isinstance(following, int) or following <= one:
-            raise FileFormatError(f"{path}: steps {one} and {following} follow each other.")
+    for number, following in pairwise(numbers):
+        if not isinstance(number, int) or not isinstance(following, int) or following <= number:
+            raise FileFormatError(f"{path}: steps {number} and {following} follow each other.")
     if not isinstance(numbers[0], int) or numbers[0] < 0:
         raise FileFormatError(f"{path}: a step has the number {numbers[0]}.")
 
@@ -259,4 +259,4 @@ def kept_steps(folder: Path) -> list[int]:
         names = os.listdir(folder / STEPS)
     except OSError:
         return []
-    return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"(\d{1,18})\.atlas", name)))
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"(\d{1,18})\.atlas", name)))

@@ -66,7 +66,7 @@ class RecordedStep:
 
 @dataclass
 class _Kept:
-    """A step among the last ones. What it did is let go of as soon as it is on disk."""
+    """One of the last steps. Its recording is let go of as soon as it is on disk."""
 
     number: int
     step: RecordedStep | None
@@ -133,7 +133,7 @@ class Keeper:
         return row
 
     def _peak(self, allocated: Array | None, rows: StepRows) -> int | None:
-        """The peak of a step; mostly that of the step before, since the same dies at the same moments."""
+        """The peak of a step: that of the step before if the same ops ran and freed the same memory, as most do."""
         key = rows.signature, rows.freed
         if self._last_peak[0] != key:
             self._last_peak = key, peak_bytes(allocated, rows)
@@ -141,9 +141,9 @@ class Keeper:
 
     def _structure(self, step: RecordedStep, rows: StepRows) -> tuple[KnownStructure | None, Array | None]:
         """The structure of a step, None if it is one too many, and what its ops allocate."""
-        found = self._by_signature.get(rows.signature)
-        if found is not None:
-            return found
+        entry = self._by_signature.get(rows.signature)
+        if entry is not None:
+            return entry
         if len(self._structures) >= MOST_STRUCTURES:
             self.note(
                 f"more than {MOST_STRUCTURES} structures: further ones are not kept; their steps have no structure, no"
@@ -152,7 +152,7 @@ class Keeper:
             return None, None
         graph = self._graph(step)
         key = structure_hash(graph)
-        known = next((one for one in self._structures if one.hash == key), None)
+        known = next((structure for structure in self._structures if structure.hash == key), None)
         if known is None:
             if self._level is None:
                 self._level = module_level([*graph.index.paths])
@@ -163,8 +163,8 @@ class Keeper:
             self._structures.append(known)
         if len(self._by_signature) >= _MOST_SIGNATURES:
             self._by_signature.clear()
-        found = self._by_signature[rows.signature] = known, allocated_bytes(graph, rows)
-        return found
+        entry = self._by_signature[rows.signature] = known, allocated_bytes(graph, rows)
+        return entry
 
     def _graph(self, step: RecordedStep) -> Graph:
         graph = step.recording.graph
@@ -185,36 +185,36 @@ class Keeper:
 
     def _norms(self, norms: dict[str, float]) -> dict[str, Number]:
         """Norms of gradients by module, as columns."""
-        found: dict[str, float] = {}
+        columns: dict[str, float] = {}
         for path, norm in norms.items():
             column = f"gradient_norm:{self._column(path)}"
-            found[column] = math.hypot(found.get(column, 0.0), norm)
-        return {**found}
+            columns[column] = math.hypot(columns.get(column, 0.0), norm)
+        return {**columns}
 
     def _column(self, path: str) -> str:
-        """The module whose columns a module's figures go into: those that would be too many share one."""
+        """The module under whose name a module's figures are kept: those beyond a limit share one."""
         if path not in self._modules and len(self._modules) >= _MOST_MODULE_COLUMNS:
             path = OTHERS
         self._modules[path] = None
         return path
 
     def _at_level(self, norms: dict[str, float]) -> dict[str, float]:
-        found: dict[str, float] = {}
+        by_module: dict[str, float] = {}
         for path, norm in norms.items():
             key = at_level(path, self._level or 1)
-            found[key] = math.hypot(found.get(key, 0.0), norm)
-        return found
+            by_module[key] = math.hypot(by_module.get(key, 0.0), norm)
+        return by_module
 
     def _remember(self, step: RecordedStep, row: dict[str, Number]) -> None:
-        """Among the last steps, and for good if somebody will look for it."""
+        """Keep a step among the last ones; for good if all are kept, or if it is unfinished or not finite."""
         watched = [row[name] for name in ("loss", "gradient_norm") if row.get(name) is not None]
-        is_odd = any(isinstance(one, float) and not math.isfinite(one) for one in watched)
+        is_odd = any(isinstance(number, float) and not math.isfinite(number) for number in watched)
         self._not_finite += is_odd
         stays = self._keeps_all or not step.finished or (is_odd and self._not_finite <= _MOST_NOT_FINITE)
-        kept = _Kept(step.number, step, stays)
+        entry = _Kept(step.number, step, stays)
         if stays:
-            self._write(kept)
-        self._last.append(kept)
+            self._write(entry)
+        self._last.append(entry)
         while len(self._last) > self._most_last:
             old = self._last.popleft()
             if old.step is None and not old.stays:
@@ -222,22 +222,22 @@ class Keeper:
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 
-    def _file(self, kept: _Kept) -> Path:
-        return self.folder / STEPS / f"{kept.number}.atlas"
+    def _file(self, entry: _Kept) -> Path:
+        return self.folder / STEPS / f"{entry.number}.atlas"
 
-    def _write(self, kept: _Kept) -> None:
-        if kept.step is not None:
-            self._graph(kept.step).save(self._file(kept))
-            kept.step = None
+    def _write(self, entry: _Kept) -> None:
+        if entry.step is not None:
+            self._graph(entry.step).save(self._file(entry))
+            entry.step = None
 
     def note(self, text: str) -> None:
-        """Say something, once."""
+        """Add a note to the run, once."""
         if text not in self.notes:
             self.notes.append(text)
             self._journal.append([Note(text)])
 
     def flush(self) -> None:
-        """Write what waits: from here on a process that is killed loses nothing of it."""
+        """Write what waits to the disk: a process that is killed later loses nothing of it."""
         began = time.monotonic()
         for row, read in self._devices:
             row |= read()
@@ -245,8 +245,8 @@ class Keeper:
         lines: list[Line] = [columns_line(self._rows)] if self._rows else []
         self._journal.append(lines)
         self._rows.clear()
-        for kept in self._last:
-            self._write(kept)
+        for entry in self._last:
+            self._write(entry)
         while self._old:  # not before others are there
             self._old.pop().unlink(missing_ok=True)
         self._flushed_at = time.monotonic()

@@ -67,7 +67,7 @@ class _Series:
 
     @property
     def known(self) -> list[float]:
-        return [one for one in self.values if one is not None and math.isfinite(one)]
+        return [value for value in self.values if value is not None and math.isfinite(value)]
 
 
 def plot_run(run: Run, kind: str = "time", *, width: int = 1200, height: int = 700, theme: str = "light") -> Drawing:
@@ -102,7 +102,7 @@ def _memory(run: Run, width: int, height: int, theme: str) -> str:
         "device_bytes": "allocated on the device",
         "device_peak_bytes": "most that was ever allocated on the device",
     }
-    peaks = [one for name in names for one in _numbers(run, name) if one is not None]
+    peaks = [peak for name in names for peak in _numbers(run, name) if peak is not None]
     if not peaks:
         raise AnalysisError("No step of this run knows its memory, so there is none to plot.")
     at = [_say(words, _numbers(run, name), format_bytes) for name, words in names.items() if _has(run, name)]
@@ -113,7 +113,7 @@ def _memory(run: Run, width: int, height: int, theme: str) -> str:
 def _loss(run: Run, width: int, height: int, theme: str) -> str:
     losses = _known(run, "loss", "backward was called on no single number")
     subtitle = f"{losses[0]:.4g} in the first step, {losses[-1]:.4g} in the last, {min(losses):.4g} at least"
-    odd = [one for one in _numbers(run, "loss") if one is not None and not math.isfinite(one)]
+    odd = [loss for loss in _numbers(run, "loss") if loss is not None and not math.isfinite(loss)]
     subtitle += f"; {len(odd):,} not finite" if odd else ""
     canvas = _page(run, "Loss", subtitle, width, height, theme)
     return _lines(canvas, run, _columns(canvas, run, {"loss": "loss"}), _plain, "what backward was called on")
@@ -141,11 +141,11 @@ def _modules(run: Run, width: int, height: int, theme: str) -> str:
     ordered = sorted(names, key=lambda name: -sum(sums[name]))
     layers = {_path(name): sums[name] for name in ordered[:_MOST_SERIES]}
     if ordered[_MOST_SERIES:]:
-        layers[_REST] = [sum(one) for one in zip(*(sums[name] for name in ordered[_MOST_SERIES:]), strict=True)]
-    total = [sum(one) for one in zip(*layers.values(), strict=True)]
+        layers[_REST] = [sum(times) for times in zip(*(sums[name] for name in ordered[_MOST_SERIES:]), strict=True)]
+    total = [sum(times) for times in zip(*layers.values(), strict=True)]
     first, share = next(iter(layers)), sum(next(iter(layers.values()))) / max(sum(total), 1)
     finished = run._column("finished")
-    whole = [one for at, one in zip(timed, total, strict=True) if finished[at] is not False]
+    whole = [time_ns for at, time_ns in zip(timed, total, strict=True) if finished[at] is not False]
     usual = f"{format_ns(statistics.median(whole))} in ops a step (median of {len(whole):,})" if whole else "unfinished"
     subtitle = f"{usual}; {first}: {share:.0%}"
     canvas = _page(run, "Time by module", subtitle, width, height, theme)
@@ -153,7 +153,7 @@ def _modules(run: Run, width: int, height: int, theme: str) -> str:
     top = legend(canvas, list(zip(colours, layers, strict=True)), HEADING)
     edges = _buckets(len(timed), width - 2 * MARGIN)
     heights = {path: [_mean(column[a:b]) for a, b in edges] for path, column in layers.items()}
-    high = max(sum(one) for one in zip(*heights.values(), strict=True)) or 1.0
+    high = max(sum(stack) for stack in zip(*heights.values(), strict=True)) or 1.0
     ticks = round_ticks(high, max(2, height // 110))
     area = Area(MARGIN + widest(map(_ns, ticks)) + 10, top + 36, width - MARGIN, height - 60)
     side = Scale(0, high, area.bottom, area.top)
@@ -195,9 +195,9 @@ def _lines(
     base: int = 10,
 ) -> str:
     width, height = int(canvas.width), int(canvas.height)
-    entries = [(one.colour, one.words) for one in series]
+    entries = [(line.colour, line.words) for line in series]
     top = legend(canvas, entries if len(entries) > 1 else [], HEADING)
-    known = [value for one in series for value in one.known]
+    known = [value for line in series for value in line.known]
     if log:
         positive = [value for value in known if value > 0] or [1.0]
         span = log_span(min(positive), max(positive))
@@ -214,24 +214,24 @@ def _lines(
     side_title(canvas, top + 14, title + _change_words(run))
     side_axis(canvas, area, side, ticks, say)
     _changes(canvas, run, area, across)
-    for one in series:
-        points = _points(one, area, across, side, log)
-        canvas.polyline(points, stroke=one.colour, stroke_width=1.4)
+    for line in series:
+        points = _points(line, area, across, side, log)
+        canvas.polyline(points, stroke=line.colour, stroke_width=1.4)
         if len(points) <= 60:
             for x, y in points:
-                canvas.circle(x, y, 2.4, fill=one.colour)
-        for number, value in zip(one.numbers, one.values, strict=True):
+                canvas.circle(x, y, 2.4, fill=line.colour)
+        for number, value in zip(line.numbers, line.values, strict=True):
             if value is not None and not math.isfinite(value):
-                words = f"step {number:,}: {one.words} {value}"
+                words = f"step {number:,}: {line.words} {value}"
                 canvas.circle(across(number), area.top, 4, fill=canvas.theme.accent, title=words)
     _steps_axis(canvas, area, across, numbers)
     return canvas.markup()
 
 
-def _points(one: _Series, area: Area, across: Scale, side: Scale, log: bool) -> list[Point]:
+def _points(line: _Series, area: Area, across: Scale, side: Scale, log: bool) -> list[Point]:
     pairs = [
         (number, value)
-        for number, value in zip(one.numbers, one.values, strict=True)
+        for number, value in zip(line.numbers, line.values, strict=True)
         if value is not None and math.isfinite(value) and not (log and value <= 0)
     ]
     points: list[Point] = []
@@ -302,27 +302,27 @@ def _colour(canvas: Canvas, at: int) -> str:
 
 def _numbers(run: Run, name: str) -> list[float | None]:
     column: Sequence[Number] = run.columns.get(name) or [None] * len(run)
-    return [None if one is None else float(one) for one in column]
+    return [None if number is None else float(number) for number in column]
 
 
 def _has(run: Run, name: str) -> bool:
-    return any(one is not None for one in run.columns.get(name, ()))
+    return any(number is not None for number in run.columns.get(name, ()))
 
 
 def _known(run: Run, name: str, why: str) -> list[float]:
-    found = [one for one in _numbers(run, name) if one is not None and math.isfinite(one)]
-    if not found:
+    numbers = [number for number in _numbers(run, name) if number is not None and math.isfinite(number)]
+    if not numbers:
         raise AnalysisError(f"There is no {name.removesuffix('_ns').replace('_', ' ')} to plot: {why}.")
-    return found
+    return numbers
 
 
 def _mean(values: Sequence[float | None]) -> float:
-    known = [one for one in values if one is not None and math.isfinite(one)]
+    known = [value for value in values if value is not None and math.isfinite(value)]
     return sum(known) / len(known) if known else 0.0
 
 
 def _say(words: str, values: Sequence[float | None], form: Callable[[float], str]) -> str:
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return f"{words}: {form(known[0])} -> {form(known[-1])}, {form(max(known))} at most"
 
 
@@ -350,5 +350,5 @@ def _plain(value: float) -> str:
 def _fractions(high: float, count: int) -> list[float]:
     """Ticks from 0 for numbers below 1."""
     power = 10 ** math.floor(math.log10(high))
-    step = next((one * power for one in (0.1, 0.2, 0.5, 1.0) if high / (one * power) <= max(count, 2)), power)
+    step = next((factor * power for factor in (0.1, 0.2, 0.5, 1.0) if high / (factor * power) <= max(count, 2)), power)
     return [step * at for at in range(int(high / step) + 1)]

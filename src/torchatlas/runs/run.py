@@ -73,37 +73,37 @@ class Run(Shown):
         Raises:
             FileFormatError: It is not the folder of a run, or is damaged.
         """
-        place = as_path(path)
-        if place.is_dir() and not journal.is_run(place):
-            raise FileFormatError(f"{place} is a folder, and holds no run: there is no {journal.JOURNAL} in it.")
+        folder = as_path(path)
+        if folder.is_dir() and not journal.is_run(folder):
+            raise FileFormatError(f"{folder} is a folder, and holds no run: there is no {journal.JOURNAL} in it.")
         columns: dict[str, list[Number]] = {}
         structures: list[journal.Structure] = []
         notes: list[str] = []
         beginning: Beginning | None = None
         end: End | None = None
-        for line in journal.journal_lines(place):
+        for line in journal.journal_lines(folder):
             if isinstance(line, Beginning):
                 beginning = line
             elif isinstance(line, Steps):
-                journal.add_columns(place, columns, line.columns)
+                journal.add_columns(folder, columns, line.columns)
             elif isinstance(line, journal.Structure):
                 if line.number != len(structures):
-                    raise FileFormatError(f"{place}: structure {line.number} stands where {len(structures)} is due.")
+                    raise FileFormatError(f"{folder}: structure {line.number} stands where {len(structures)} is due.")
                 structures.append(line)
             elif isinstance(line, Note):
                 notes.append(line.text)
             else:
                 end = line
         if beginning is None:
-            raise FileFormatError(f"{place}: its journal is empty: the run was ended before it began.")
+            raise FileFormatError(f"{folder}: its journal is empty: the run was ended before it began.")
         for number in columns.get("structure", ()):
             if number is not None and not 0 <= number < len(structures):
-                raise FileFormatError(f"{place}: a step has structure {number}, and there are {len(structures)}.")
+                raise FileFormatError(f"{folder}: a step has structure {number}, and there are {len(structures)}.")
         if end is None:
             notes.append("the run has not ended: it is still being recorded, or its process was killed")
         elif end.text:
             notes.append(f"{'ended early at ' if end.how == 'failed' else ''}{end.text}")
-        return cls(place, beginning, columns or {name: [] for name in _ALWAYS}, structures, notes, end)
+        return cls(folder, beginning, columns or {name: [] for name in _ALWAYS}, structures, notes, end)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -129,14 +129,14 @@ class Run(Shown):
             if number is not None:
                 counts[int(number)] += 1
         return [
-            RunStructure(one.number, one.step, counts[one.number], one.ops, one.words, one.hash)
-            for one in self._structures
+            RunStructure(each.number, each.step, counts[each.number], each.ops, each.words, each.hash)
+            for each in self._structures
         ]
 
     @property
     def changes(self) -> dict[int, str]:
         """The steps that have another structure than the recorded step before, and what is different."""
-        found: dict[int, str] = {}
+        changes: dict[int, str] = {}
         before: Number = None
         for number, structure in zip(self.steps.numbers, self._column("structure"), strict=True):
             if structure is None:
@@ -144,9 +144,9 @@ class Run(Shown):
             if before is not None and structure != before:
                 known = self._structures[int(structure)]
                 again = f"structure {known.number} again, first met in step {known.step:,}"
-                found[number] = known.words if known.step == number else again
+                changes[number] = known.words if known.step == number else again
             before = structure
-        return found
+        return changes
 
     @property
     def kept(self) -> list[int]:
@@ -209,8 +209,8 @@ class Run(Shown):
         loss or gradient that is not finite, no end."""
         reasons: dict[int, list[str]] = {}
         for name in ("loss", "gradient_norm"):
-            for at, count, one in _not_finite(self._column(name)):
-                words = f"{name.replace('_', ' ')} is {one}" + (f", for {count:,} steps" if count > 1 else "")
+            for at, count, value in _not_finite(self._column(name)):
+                words = f"{name.replace('_', ' ')} is {value}" + (f", for {count:,} steps" if count > 1 else "")
                 reasons.setdefault(at, []).append(words)
         for at, finished in enumerate(self._column("finished")):
             if finished is False:
@@ -230,32 +230,32 @@ class Run(Shown):
 
     def _rare(self) -> list[RunStructure]:
         """Structures of few steps."""
-        return [one for one in self.structures if 0 < one.count < _RARE * len(self)]
+        return [structure for structure in self.structures if 0 < structure.count < _RARE * len(self)]
 
     def _outstanding(self, name: str, factor: float) -> Iterator[tuple[int, float, float]]:
         """Places of steps with a figure far above the median of their structure: place, figure, median."""
         by_structure: dict[int, list[tuple[int, float]]] = {}
-        for at, (one, structure) in enumerate(zip(self._column(name), self._column("structure"), strict=True)):
-            if one is not None and structure is not None:
-                by_structure.setdefault(int(structure), []).append((at, float(one)))
+        for at, (figure, structure) in enumerate(zip(self._column(name), self._column("structure"), strict=True)):
+            if figure is not None and structure is not None:
+                by_structure.setdefault(int(structure), []).append((at, float(figure)))
         for group in by_structure.values():
             if len(group) < _LEAST_ALIKE:
                 continue
-            usual = statistics.median(one for _, one in group)
-            spread = statistics.median(abs(one - usual) for _, one in group)
-            for at, one in group:
-                if one > usual * factor and one > usual + 6 * spread:
-                    yield at, one, usual
+            usual = statistics.median(figure for _, figure in group)
+            spread = statistics.median(abs(figure - usual) for _, figure in group)
+            for at, figure in group:
+                if figure > usual * factor and figure > usual + 6 * spread:
+                    yield at, figure, usual
 
     def _column(self, name: str) -> list[Number]:
         return self.columns.get(name) or [None] * len(self.steps)
 
     def _of_finished(self, name: str) -> list[float]:
-        """A column without what is not known, and without steps that an exception cut short: what a step takes."""
+        """The known numbers of a column, without steps that an exception cut short."""
         return [
-            float(one)
-            for one, finished in zip(self._column(name), self._column("finished"), strict=True)
-            if one is not None and finished is not False
+            float(value)
+            for value, finished in zip(self._column(name), self._column("finished"), strict=True)
+            if value is not None and finished is not False
         ]
 
     # -- showing -------------------------------------------------------------------------------------------------------
@@ -345,12 +345,12 @@ class Run(Shown):
         lines = [self._headline()]
         walls = self._of_finished("wall_ns")
         if walls:
-            cost = [float(one) for one in self._column("unrecorded_ns") if one is not None]
+            cost = [float(time_ns) for time_ns in self._column("unrecorded_ns") if time_ns is not None]
             beside = f", {format_ns(statistics.median(cost))} without recording" if cost else ""
             lines.append(
                 f"a step takes {format_ns(statistics.median(walls))} while recorded (median of {len(walls):,}){beside}"
             )
-        losses = [one for one in self._column("loss") if one is not None]
+        losses = [loss for loss in self._column("loss") if loss is not None]
         if losses:
             lines.append(f"loss {losses[0]:.4g} -> {losses[-1]:.4g}")
         lines.append(f"in full: {_numbers(self.kept)}")
@@ -359,8 +359,8 @@ class Run(Shown):
             yield Table(
                 [">structure", ">first step", ">steps", ">ops", "what is different"],
                 [
-                    [str(one.number), f"{one.step:,}", f"{one.count:,}", f"{one.ops:,}", one.change]
-                    for one in self.structures[:10]
+                    [str(each.number), f"{each.step:,}", f"{each.count:,}", f"{each.ops:,}", each.change]
+                    for each in self.structures[:10]
                 ],
                 widest=100,
                 below=f"{len(self._structures) - 10:,} more in run.structures" if len(self._structures) > 10 else "",
@@ -374,7 +374,7 @@ class Run(Shown):
 def _not_finite(column: list[Number]) -> Iterator[tuple[int, int, float]]:
     """Where a column begins to be NaN or infinite, for how long, and what it is first."""
     first = 0
-    for is_odd, group in groupby(column, key=lambda one: isinstance(one, float) and not math.isfinite(one)):
+    for is_odd, group in groupby(column, key=lambda value: isinstance(value, float) and not math.isfinite(value)):
         items = list(group)
         if is_odd:
             yield first, len(items), float(items[0] or 0)

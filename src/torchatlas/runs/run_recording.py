@@ -187,7 +187,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         if self._state != "new":
             raise StateError("This run was recorded already; make a new one with atlas.recording(every=...).")
         self._thread, self._process = threading.get_ident(), os.getpid()
-        if any(other._state == "running" and other._is_here() for other in _LIVE):
+        if any(run._state == "running" and run._is_here() for run in _LIVE):
             raise StateError("A run is being recorded already: its steps cannot be those of a second one, too.")
         self.path = free_path() if self.path is None else self.path
         self.path = self.path.absolute()  # the program may go to another folder
@@ -238,8 +238,8 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         text = f"{type(error).__name__}{': ' if message else ''}{message}"[:1000]
         if recording is None:
             return f"step {self._number:,}, which was not recorded: {text}"
-        place = f", at {recording.failure._headline()}" if recording.failure is not None else ""
-        return f"step {self._number:,}: {text}{place}"[:5000]
+        where = f", at {recording.failure._headline()}" if recording.failure is not None else ""
+        return f"step {self._number:,}: {text}{where}"[:5000]
 
     def _detach(self, error: BaseException | None) -> Recording | None:
         """Leave torch as it was found. Returns the recording of the step that ran."""
@@ -327,8 +327,8 @@ class RunRecording(Shown, Bracket["RunRecording"]):
     def _follow(self, recording: Recording) -> Recording | None:
         """The recording of the next step, begun where that of this one ended; None if there is none, or if code of
         somebody else may run in between."""
-        told = self._tell_recorded is not None or self._tell_each is not None
-        if told or self._framed or not self._begins_next:
+        must_tell = self._tell_recorded is not None or self._tell_each is not None
+        if must_tell or self._framed or not self._begins_next:
             return None
         following = recording_of(self.model, native=self._native)
         return following if following.follow(recording) else None
@@ -348,8 +348,8 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         norms: dict[str, float] | None = None
         if self._norms:
             norms = {}
-            for found in self._norms.values():
-                for path, norm in found.items():
+            for optimizer_norms in self._norms.values():
+                for path, norm in optimizer_norms.items():
                     norms[path] = math.hypot(norms.get(path, 0.0), norm)
         return RecordedStep(self._number, recording, finished, figures, self._meter.end(), norms)
 
@@ -508,7 +508,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             self._keeper.note(text)
 
     def _leave_child(self) -> None:
-        """In a process that was forked off: let it run as if nobody recorded. Nothing is written."""
+        """In a forked process: stop recording, and write nothing."""
         self._state, self._idle_until = "over", 0
         if threading.get_ident() == self._thread and self._recording is not None:
             self._recording._close(None)
@@ -529,10 +529,10 @@ def _step_numbers(steps: Iterable[int]) -> Sequence[int]:
     """The numbers of steps that were asked for, in order."""
     if isinstance(steps, range) and steps.step > 0 and steps.start >= 0:
         return steps
-    found = list(steps) if isinstance(steps, Iterable) and not isinstance(steps, (str, bytes)) else [None]
-    if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found):
+    numbers = list(steps) if isinstance(steps, Iterable) and not isinstance(steps, (str, bytes)) else [None]
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
         raise InvalidInputError(f"steps={steps!r}: give the numbers of steps, such as {{0, 100}} or range(10).")
-    return sorted({one for one in found if one is not None})
+    return sorted({number for number in numbers if number is not None})
 
 
 def _reason(error: Exception) -> str:

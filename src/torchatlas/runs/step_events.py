@@ -28,7 +28,7 @@ def scalar(tensors: Any) -> float | None:
 
 def has_closure(args: Any, kwargs: Any) -> bool:
     """True if an optimizer's step was given a function that computes the loss and its gradients."""
-    return kwargs.get("closure") is not None or any(callable(one) for one in args[1:])
+    return kwargs.get("closure") is not None or any(callable(argument) for argument in args[1:])
 
 
 def gradient_norms(optimizer: Any, names: dict[int, str]) -> dict[str, float]:
@@ -42,10 +42,10 @@ def gradient_norms(optimizer: Any, names: dict[int, str]) -> dict[str, float]:
                 values = gradient.coalesce().values() if gradient.is_sparse else gradient
                 norms.append(torch.linalg.vector_norm(values, dtype=torch.float32 if values.itemsize < 4 else None))
                 paths.append(names.get(id(parameter), "").rpartition(".")[0])
-    found: dict[str, float] = {}
+    by_module: dict[str, float] = {}
     for path, norm in zip(paths, norms, strict=True):
-        found[path] = math.hypot(found.get(path, 0.0), float(norm))
-    return found
+        by_module[path] = math.hypot(by_module.get(path, 0.0), float(norm))
+    return by_module
 
 
 class Listener:

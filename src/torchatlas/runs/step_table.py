@@ -106,7 +106,7 @@ class StepTable(Shown):
         """The rows for people; of many those at both ends."""
         count, half = len(self), _MOST_ROWS // 2
         shown = list(range(count)) if count <= _MOST_ROWS else [*range(half), *range(count - half, count)]
-        names = [name for name in _FIRST if any(one is not None for one in self.columns.get(name, ()))]
+        names = [name for name in _FIRST if any(number is not None for number in self.columns.get(name, ()))]
         names += [
             name for name in self.columns if name not in (*_FIRST, "start_ns", "ops_ns", "finished") and ":" not in name
         ]
@@ -142,12 +142,12 @@ def figure(name: str, number: Number) -> str:
 
 
 def _dtype(column: Sequence[Number]) -> str:
-    known = [one for one in column if one is not None]
-    if known and all(isinstance(one, bool) for one in known):
+    known = [number for number in column if number is not None]
+    if known and all(isinstance(number, bool) for number in known):
         return "boolean"
-    return "Float64" if any(isinstance(one, float) for one in known) else "Int64"
+    return "Float64" if any(isinstance(number, float) for number in known) else "Int64"
 
 
 def known(column: Sequence[Number]) -> list[float]:
     """The numbers of a column that are known and finite."""
-    return [float(one) for one in column if one is not None and math.isfinite(one)]
+    return [float(number) for number in column if number is not None and math.isfinite(number)]

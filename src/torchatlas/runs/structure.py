@@ -41,8 +41,8 @@ class KnownStructure:
     def times(self, rows: StepRows) -> list[int]:
         """How long the ops of each of `modules` took."""
         sums = np.bincount(self.module_of_op, rows.times_ns, len(self.modules))
-        found: list[int] = sums.astype(np.int64).tolist()
-        return found
+        times_ns: list[int] = sums.astype(np.int64).tolist()
+        return times_ns
 
 
 def allocated_bytes(graph: Graph, rows: StepRows) -> Array | None:
@@ -92,7 +92,7 @@ def structure_hash(graph: Graph) -> str:
 
 
 def difference(before: KnownStructure, after: KnownStructure) -> str:
-    """In a few words, what is different."""
+    """What is different, in a few words."""
     words = [
         f"input {name} {before.inputs[name]} -> {layout}"
         for name, layout in after.inputs.items()
@@ -114,11 +114,11 @@ def _first_difference(before: KnownStructure, after: KnownStructure) -> str:
     """Where two structures of equally many ops part."""
     for at, (old, new) in enumerate(zip(before.operations, after.operations, strict=True)):
         module = after.modules[after.module_of_op[at]]
-        place = "" if module == OUTSIDE else f" in {module}"
+        where = "" if module == OUTSIDE else f" in {module}"
         if old != new:
-            return f"op {at:,}{place} is {new}, not {old}"
+            return f"op {at:,}{where} is {new}, not {old}"
         if before.results[at] != after.results[at]:
-            return f"{new}{place} makes {after.results[at] or 'nothing'}, not {before.results[at] or 'nothing'}"
+            return f"{new}{where} makes {after.results[at] or 'nothing'}, not {before.results[at] or 'nothing'}"
     return "the same ops with other arguments or on other tensors"
 
 
