@@ -96,11 +96,11 @@ def build(*, again: bool = False) -> Path:
 
 def remove() -> list[Path]:
     """Delete all builds, those for other versions too. A process that has loaded one goes on using it."""
-    found = sorted(cache_folder().glob(f"{_NAME}-*"))
-    for path in found:
+    builds = sorted(cache_folder().glob(f"{_NAME}-*"))
+    for path in builds:
         path.unlink(missing_ok=True)
     forget()
-    return found
+    return builds
 
 
 def forget() -> None:
@@ -153,10 +153,10 @@ def _loaded() -> tuple[ModuleType | None, str]:
     """The module, or None and why there is none."""
     path = build_path()
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None, "it is not built for this torch and Python. Run: torchatlas native"
-    if (refusal := _refusal(found)) is not None:
+    if (refusal := _refusal(status)) is not None:
         return None, f"{path} {refusal}. Run: torchatlas native --again"
     try:
         return _import(path), ""
@@ -165,11 +165,11 @@ def _loaded() -> tuple[ModuleType | None, str]:
         return None, f"{path} cannot be loaded ({error}). Run: torchatlas native --again, then start anew"
 
 
-def _refusal(found: os.stat_result) -> str | None:
+def _refusal(status: os.stat_result) -> str | None:
     """Loading it runs code: nobody else may have been able to write it."""
-    if hasattr(os, "getuid") and found.st_uid not in (os.getuid(), 0):
+    if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
         return "belongs to somebody else"
-    if found.st_mode & 0o002:
+    if status.st_mode & 0o002:
         return "can be written by everybody"
     return None
 
@@ -238,8 +238,8 @@ def _compiler() -> list[str]:
     if named := shlex.split(os.environ.get("CXX", "")):
         return named
     for name in _COMPILERS:
-        if found := shutil.which(name):
-            return [found]
+        if path := shutil.which(name):
+            return [path]
     raise NotAvailableError(
         "There is no C++ compiler: the native recorder cannot be built, and recording works without it. "
         "On Debian and Ubuntu: apt-get install g++"
