@@ -153,10 +153,10 @@ def _loaded() -> tuple[ModuleType | None, str]:
     """The module, or None and why there is none."""
     path = build_path()
     try:
-        status = path.stat()
+        file_stat = path.stat()
     except OSError:
         return None, "it is not built for this torch and Python. Run: torchatlas native"
-    if (refusal := _refusal(status)) is not None:
+    if (refusal := _refusal(file_stat)) is not None:
         return None, f"{path} {refusal}. Run: torchatlas native --again"
     try:
         return _import(path), ""
@@ -165,11 +165,11 @@ def _loaded() -> tuple[ModuleType | None, str]:
         return None, f"{path} cannot be loaded ({error}). Run: torchatlas native --again, then start anew"
 
 
-def _refusal(status: os.stat_result) -> str | None:
+def _refusal(file_stat: os.stat_result) -> str | None:
     """Loading it runs code: nobody else may have been able to write it."""
-    if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
+    if hasattr(os, "getuid") and file_stat.st_uid not in (os.getuid(), 0):
         return "belongs to somebody else"
-    if status.st_mode & 0o002:
+    if file_stat.st_mode & 0o002:
         return "can be written by everybody"
     return None
 
