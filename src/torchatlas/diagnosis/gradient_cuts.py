@@ -150,7 +150,7 @@ class GradientCuts(DataFlow):
         return bool(self._carries[:node].any()) and not self._may_be_saving(node)
 
     def _may_be_saving(self, node: int) -> bool:
-        """True if autograd may have detached it to save an op's result: right after that op, in its line and call."""
+        """True if autograd may have detached it to save an op's own result: right after it, in its line and call."""
         calls, producers = self.graph.columns["node_call"], self.graph.columns["value_producer"]
         maker = int(producers[self.graph.index.inputs(node)[0]])
         between = range(maker + 1, node)  # of several results each is saved
