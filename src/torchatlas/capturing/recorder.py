@@ -138,6 +138,10 @@ class Recorder:
             remove_mode(self._mode)
         self.end = len(self.rows)
 
+    def abandon(self) -> None:
+        """In a process that was just forked: stop, and leave the rows as they are."""
+        self.stop()
+
     def paused(self) -> AbstractContextManager[None]:
         """A context in which nothing that this thread runs is recorded."""
         return pausing.paused(self._mode)
