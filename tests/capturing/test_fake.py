@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import textwrap
+import warnings
 from typing import Any
 
 import children
@@ -228,6 +229,19 @@ def test_a_builder_may_convert_the_model_it_made():
     )
     assert {value.dtype for value in graph.values if value.role == "parameter"} == {"bfloat16"}
     assert {storage.device for storage in graph.storages} == {"cpu"}
+
+
+def test_a_builder_that_copies_layers_is_not_warned_of_torchs_own_copying() -> None:
+    """torch says it once in a process, so this can fail in the first test only that copies fake layers."""
+
+    def build() -> nn.Module:
+        warnings.warn("the builder's own", UserWarning, stacklevel=1)
+        return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        atlas.capture(build, torch.randn(3, 2, 16), fake=True)
+    assert [str(each.message) for each in caught] == ["the builder's own"]
 
 
 def test_a_fake_kernel_that_refuses_a_dtype_is_named() -> None:

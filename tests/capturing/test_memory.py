@@ -175,6 +175,31 @@ def test_promised_zeros_take_no_memory() -> None:
     assert found.sum() == 1000
 
 
+def test_shapes_that_torch_computes_on_meta_take_no_memory() -> None:
+    """Arithmetic with promised zeros asks meta what shape the result has."""
+    w, x = torch.randn(3), torch.randn(500, 3)
+    with atlas.recording() as rec:
+        torch.func.jvp(lambda v: (v * x).sin(), (w,), (w,))
+    on_meta = [value for node in rec.graph.nodes for value in node.outputs if str(value.device) == "meta"]
+    assert on_meta
+    assert {value.storage.bytes for value in on_meta if value.storage is not None} == {0}
+    assert rec.graph.peak_bytes == 12 + 6000 + 5 * 6000  # w, x, v * x, its tangent, sin, cos, and their product
+
+
+def test_what_a_program_keeps_on_meta_counts() -> None:
+    held = torch.empty(1000, device="meta")
+    with atlas.recording() as rec:
+        torch.ones(10) + 1
+        made = held * 2
+        for_its_shape = torch.ones(1000).to("meta")
+        torch.empty(500, device="meta").add(1)
+        made += for_its_shape
+    sizes = {str(n.operation): n.outputs[0].storage.bytes for n in rec.graph.nodes if n.outputs}
+    assert sizes["aten.mul.Tensor"] == 4000
+    assert sizes["aten.empty.memory_format"] == 2000
+    assert sizes["aten._to_copy.default"] == 0
+
+
 def test_the_buffers_of_a_module_built_meanwhile_count_from_then() -> None:
     with atlas.recording() as rec:
         torch.zeros(10)

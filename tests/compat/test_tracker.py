@@ -161,6 +161,22 @@ def test_inputs_may_be_tuple_list_or_dictionary(wrap: Callable[[Any], Any]) -> N
     assert graph.where(phase="backward")
 
 
+def test_a_dictionary_with_a_key_that_the_model_does_not_have() -> None:
+    """It is passed whole, as some models take one: where a tensor was due, the keys are what is wrong."""
+    said = r"Linear takes \(input\), but was given \(inputs=float32\[2, 4\]\): not all are its arguments.* not dict$"
+    with pytest.raises(errors.InvalidInputError, match=said) as caught:
+        atlas.track_computational_graph(nn.Linear(4, 4), {"inputs": torch.randn(2, 4)})
+    assert not isinstance(caught.value, errors.InputMismatchError)
+
+    class TakesOne(nn.Linear):
+        def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            return super().forward(batch["x"])
+
+    assert len(atlas.track_computational_graph(TakesOne(4, 4), {"x": torch.randn(2, 4)}).graph)
+    with pytest.raises(errors.InputMismatchError):
+        atlas.track_computational_graph(TakesOne(4, 4), {"x": torch.randn(2, 5)})
+
+
 # -- the model is left as found ---------------------------------------------------------------------------------------
 
 

@@ -82,6 +82,7 @@ class Cut(nn.Module):
         return self.frozen(self.used(x)) + self.cut(x).detach()
 
 
+@pytest.mark.usefixtures("recorder")
 @pytest.mark.parametrize("way", ["list", "array", "array of a sum"])
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Identity, lambda: nn.LayerNorm(16)])
 def test_detach_is_named_where_the_program_calls_it(way: str, activation: Callable[[], nn.Module]) -> None:

@@ -125,6 +125,14 @@ def test_clipping_counts_between_backward_and_step(clip: Callable[[Any], Any]) -
     assert not clipped(clip, "after", steps=1).findings
 
 
+@pytest.mark.parametrize("steps", [3, 10])
+def test_clipping_after_the_step_is_counted_whenever_it_ran(steps: int) -> None:
+    (finding,) = clipped(CLIPS[0], "after", steps=steps).findings
+    assert finding.times == steps
+    (finding,) = clipped(CLIPS[0], "before backward", steps=steps).findings
+    assert finding.times == steps
+
+
 def test_clipping_of_gradients_that_are_not_there_yet() -> None:
     assert clipped(CLIPS[0], "before backward").findings
     frozen = list(net().requires_grad_(False).parameters())  # nothing there to be clipped, ever

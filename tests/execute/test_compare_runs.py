@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import torchatlas as atlas
-from torchatlas.errors import InvalidInputError
+from torchatlas.errors import CaptureError, InvalidInputError
 
 
 def model() -> nn.Sequential:
@@ -118,6 +118,24 @@ def test_a_long_model_prints_a_short_table() -> None:
     assert any("7.linear" in line for line in lines[4:])
     assert "more nodes in .nodes" in lines[-1]
     assert json.loads(json.dumps(found.to_dict()))["first"]["node"] == "7.linear"
+
+
+def test_a_copy_that_does_not_run_is_not_the_model() -> None:
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4).bfloat16()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x.bfloat16())
+
+    traced = atlas.trace(Casts(), X)
+    with pytest.raises(
+        CaptureError, match=r"^a copy of Casts moved to torch.float64 cannot be traced: .*dtype"
+    ) as caught:
+        atlas.compare_runs(traced, torch.float64, X)
+    assert "its own example" not in str(caught.value)
+    assert "What forward casts by itself" in str(caught.value)
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

@@ -178,8 +178,8 @@ def test_a_model_keyword_that_is_ours_goes_in_kwargs() -> None:
         ((torch.zeros(4),), InputMismatchError, "input x has 1 dimensions"),
         ((torch.zeros(2, 4, device="meta"),), InputMismatchError, "input x is on meta"),
         ((3,), InputMismatchError, "input x is a int, not a tensor"),
-        ((), InvalidInputError, "traced with the inputs x; these are none"),
-        ((torch.zeros(2, 4), torch.zeros(2, 4)), InvalidInputError, r"these are a tensor of \(2, 4\), a tensor of"),
+        ((), InvalidInputError, r"traced with 1 input \(x\) and called with nothing: pass as many"),
+        ((torch.zeros(2, 4), torch.zeros(2, 4)), InvalidInputError, r"called with a tensor of \(2, 4\), a tensor of"),
     ],
     ids=["size", "dtype", "dimensions", "device", "type", "none", "too many"],
 )

@@ -74,6 +74,15 @@ def test_lines_that_are_not_drawn_are_counted(page_of, vanishing: Graph) -> None
     page.locator(".legend", has_text="1,234 long lines are not drawn").wait_for()
 
 
+def test_a_range_in_the_tree_has_no_dots_of_its_own(page_of) -> None:
+    """A row that is too narrow ends in dots: "layers.0 … 7" was cut to "layers.0 … …"."""
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    graph = atlas.capture(nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), torch.randn(1, 3, 8))
+    names = page_of(graph).locator(".tree .name").all_inner_texts()
+    assert any("layers.0–layers.3" in name for name in names), names
+    assert [name for name in names if "…" in name] == []
+
+
 def test_the_tree_keeps_the_focus(page_of, vanishing: Graph) -> None:
     page = page_of(vanishing)
     focused = "document.activeElement.dataset.key"

@@ -155,7 +155,8 @@ def nothing_fits(smallest: CheckpointChoice, peak_bytes: int) -> str:
     smallest_peak = (
         "The smallest peak reachable" if smallest.exact else f"The smallest peak of {smallest.tried:,} sets tried"
     )
-    left_out = f" {len(smallest.excluded):,} modules must not run twice." if smallest.excluded else ""
+    excluded = len(smallest.excluded)
+    left_out = f" {excluded:,} module{'s' * (excluded != 1)} must not run twice." if excluded else ""
     return (
         f"No checkpointing of modules brings this training step from {format_bytes(smallest.plain_peak_bytes)} into "
         f"{format_bytes(smallest.limit_bytes)}.{left_out} {smallest_peak} is {peak_bytes:,} bytes "

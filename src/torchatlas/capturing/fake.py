@@ -85,7 +85,12 @@ def _built(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     if not is_class and (_binds(model, args, kwargs) or not _binds(model, (), {})):
         return None  # what takes the arguments is the program itself
     try:
-        module = model()
+        with whole(warnings.catch_warnings()):
+            # torch copies layers so itself, as nn.TransformerEncoder does; nothing comes of it.
+            warnings.filterwarnings(
+                "ignore", "Accessing the data pointer of FakeTensor is deprecated", UserWarning, r"torch\._tensor$"
+            )
+            module = model()
     except RuntimeError as error:
         if "Couldn't swap" not in str(error) and "DataDependentOutput" not in type(error).__name__:
             raise

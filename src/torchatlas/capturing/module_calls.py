@@ -100,6 +100,12 @@ class Watch:
         self.model = self.on_model_call = self.on_model_result = None
         self._forks.clear()
 
+    def abandon(self) -> None:
+        """Stop, and leave everything as it is: nobody will ask for a graph."""
+        patches.leave(self)
+        for fork in self._forks:
+            fork.silence()
+
     @never_compiled
     def number(self, module: Any) -> int:
         """The owner number of a module; one that was not seen before brings its whole tree."""

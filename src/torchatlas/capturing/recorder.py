@@ -142,6 +142,10 @@ class Recorder:
         """End, and let another one begin in the same moment. False, and nothing has happened, if that cannot be."""
         return False
 
+    def abandon(self) -> None:
+        """In a process that was just forked: stop, and leave the rows as they are."""
+        self.stop()
+
     def paused(self) -> AbstractContextManager[None]:
         """A context in which nothing that this thread runs is recorded."""
         return pausing.paused(self._mode)

@@ -241,6 +241,12 @@ class Recording(Shown, Bracket["Recording"]):
             self.failure = self._describe_failure(error)
             let_go(error)
 
+    def leave_to_parent(self) -> None:
+        """In a process that was just forked: end there, without a graph. What was recorded is the parent's."""
+        self._recorder.abandon()
+        self._watch.abandon()
+        self._state = "left"
+
     def __del__(self) -> None:
         """A recording that is dropped before its graph was asked for gives its recorder back."""
         if getattr(self, "_state", "new") == "running" and not sys.is_finalizing():

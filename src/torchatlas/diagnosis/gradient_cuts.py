@@ -143,14 +143,14 @@ class GradientCuts(DataFlow):
         return self.graph.nodes[max(returning)] if returning else None
 
     def _leaves_torch(self, node: int) -> bool:
-        """numpy() takes what was detached, and no op does but those that prepare it for numpy. Before the first op with
-        a gradient it is parameters that are detached, when they are made."""
+        """numpy() takes what was detached, and no op does but those that prepare it for numpy."""
         if self.name(node) != "detach" or any(self.after_op(each) for each in self.after_op(node)):
             return False
-        return bool(self._carries[:node].any()) and not self._may_be_saving(node)
+        return not self._is_torchs_own(node)
 
-    def _may_be_saving(self, node: int) -> bool:
-        """True if autograd may have detached it to save an op's result: right after that op, in its line and call."""
+    def _is_torchs_own(self, node: int) -> bool:
+        """True for a detach right after the op that made the tensor, in its line and call: torch does so itself
+        to make a parameter and, under a dispatch mode, to save a result for backward."""
         calls, producers = self.graph.columns["node_call"], self.graph.columns["value_producer"]
         maker = int(producers[self.graph.index.inputs(node)[0]])
         between = range(maker + 1, node)  # of several results each is saved

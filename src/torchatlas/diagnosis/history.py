@@ -146,7 +146,7 @@ class History(Recorded):
         """In a process that was just forked: record nothing there. Nobody may ever end it: a worker keeps every op."""
         for recording in self._recordings:
             if recording.running:
-                recording._close(None)
+                recording.leave_to_parent()
         self._first_op = self.ops
         self._recordings, self._graphs = [], {}
 

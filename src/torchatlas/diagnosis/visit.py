@@ -159,11 +159,11 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
 
     def _leave_child(self) -> None:
         """In a process that was forked off: let it run as if nobody watched. What was found is its parent's."""
+        self.history.leave_to_parent()
         self.left_to_parent, self._state, self.found, self.checks = True, "over", [], ()
         self._op_events.without(self.diagnoses)
         self.diagnoses, self._told_of = [], {}
         self._open.close()
-        self.history.leave_to_parent()
 
     # -- telling diagnoses of events -----------------------------------------------------------------------------------
 

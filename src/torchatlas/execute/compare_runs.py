@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torchatlas.calls import explains_arguments
-from torchatlas.errors import InvalidInputError
+from torchatlas.errors import CaptureError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.execute.node_values import NodeIO, NodeValues
 from torchatlas.execute.trace_variant import usable_device
@@ -147,6 +147,7 @@ def compare_runs(
         A RunComparison: every node that both have, `first` and `worst` among those that differ.
     Raises:
         InvalidInputError: `other` is nothing that can be run.
+        CaptureError: A copy in another dtype, or on another device, does not run.
     Example:
         >>> import torch, torchatlas as atlas
         >>> model, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
@@ -170,8 +171,13 @@ def compare_runs(
             raise InvalidInputError(f"{other!r} is no dtype, such as 'float16', and {error}") from error
     if isinstance(other, (torch.dtype, torch.device)):
         model, (other_args, other_named) = copy.deepcopy(one.model).to(other), moved((args, named), other)
-        second = trace(model, *other_args, kwargs=other_named).predict(*other_args, **other_named)
         called = str(other)
+        try:
+            second = trace(model, *other_args, kwargs=other_named).predict(*other_args, **other_named)
+        except CaptureError as error:
+            casts = ". What forward casts by itself, to a dtype that it names, is not moved" if error.__cause__ else ""
+            name, why = type(model).__name__, error.__cause__ or error
+            raise CaptureError(f"a copy of {name} moved to {called} cannot be traced: {why}{casts}") from error
     elif isinstance(other, TracedModel):
         second, called = other.predict(*args, **named), repr(other)
     elif callable(other):

@@ -324,7 +324,7 @@ def check_device(model: nn.Module, device: torch.device) -> None:
 
 def described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     def one(item: Any) -> str:
-        return f"a tensor of {tuple(item.shape)}" if isinstance(item, torch.Tensor) else type(item).__name__
+        return f"a tensor of {tuple(item.shape)}" if isinstance(item, torch.Tensor) else f"a {type(item).__name__}"
 
     parts = [one(item) for item in args] + [f"{name}={one(item)}" for name, item in kwargs.items()]
-    return ", ".join(parts) if parts else "none"
+    return ", ".join(parts) if parts else "nothing"

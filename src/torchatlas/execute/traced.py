@@ -446,8 +446,13 @@ class TracedModel(Shown):
         except (TypeError, KeyError):
             same = False
         if not same:
-            wanted, got = ", ".join(name for name, _ in variant.leaves), described(args, kwargs)
-            raise InvalidInputError(f"the model was traced with the inputs {wanted or 'none'}; these are {got}.")
+            inputs = [name for name, _ in variant.leaves]
+            named = f" ({', '.join(inputs)})" if inputs else ""
+            wanted = f"{len(inputs):,} input{'s' * (len(inputs) != 1)}{named}"
+            raise InvalidInputError(
+                f"the model was traced with {wanted} and called with {described(args, kwargs)}: pass as many tensors, "
+                "in the structure of the example."
+            )
         return list(flat)
 
     # -- tracing -----------------------------------------------------------------------------------------------------

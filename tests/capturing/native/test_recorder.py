@@ -328,7 +328,6 @@ TRANSFORMS: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # of forward_ad
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.usefixtures("native")
@@ -379,6 +378,13 @@ def test_what_a_tensor_owns_dies_with_it(kind: str) -> None:
         del part, owner
         gc.collect()
         assert memory() is None
+
+
+@pytest.mark.usefixtures("native")
+def test_zeros_without_memory_take_none() -> None:
+    with atlas.recording(native=True) as rec:
+        torch._efficientzerotensor(1000) * torch.ones(1000)
+    assert [node.outputs[0].storage.bytes for node in rec.graph.where(kind="op")] == [0, 4000, 0]
 
 
 @pytest.mark.usefixtures("native")

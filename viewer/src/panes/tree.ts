@@ -70,8 +70,8 @@ function rowsOf(app: App, group: Item, all: Rows): HTMLElement[] {
       h(
         "span",
         { class: "name", title: `${item.title} ${item.subtitle}` },
-        h("b", {}, item.name || item.title),
-        item.name && item.name !== item.title && item.kind !== "loop" ? ` ${item.title}` : "",
+        h("b", {}, rangeName(item.name || item.title)),
+        item.name && item.name !== item.title && item.kind !== "loop" ? ` ${rangeName(item.title)}` : "",
         item.repeat > 1 ? ` ×${item.repeat}` : "",
       ),
       values ? bar : null,
@@ -108,6 +108,11 @@ function rowsOf(app: App, group: Item, all: Rows): HTMLElement[] {
   });
   if (children.length > MOST_ROWS) rows.push(h("li", { class: "soft" }, `… and ${children.length - MOST_ROWS} more`));
   return rows;
+}
+
+/** "layers.0 … 11" as "layers.0–11": a row that is too narrow ends in dots of its own, and two would stand together. */
+export function rangeName(name: string): string {
+  return name.replaceAll(" … ", "–");
 }
 
 /** A bar's length: of sums the share of all, else by the largest box. */

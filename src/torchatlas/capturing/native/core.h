@@ -90,13 +90,15 @@ void end_recording(Recorder& r) {
 void core_dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
   Recorder& r = of(self);
-  end_recording(r);
-  forget_all(r, true);
-  for (auto* items : {&r.shapes, &r.strides}) {
-    for (PyObject* item : *items) Py_XDECREF(item);
-  }
   PyTypeObject* type = Py_TYPE(self);
-  delete &r;
+  if (!r.abandoned) {
+    end_recording(r);
+    forget_all(r, true);
+    for (auto* items : {&r.shapes, &r.strides}) {
+      for (PyObject* item : *items) Py_XDECREF(item);
+    }
+    delete &r;
+  }
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -146,6 +148,17 @@ PyObject* core_hand_over(PyObject* self, PyObject* args) {
   r.generation = ++generations;  // of no thread: what is still asked of this one must not end the other
   end_rows(r);
   Py_RETURN_TRUE;
+}
+
+// In a process that was just forked. Other threads may have been at work on what is in it, and on the allocator's table:
+// nothing is taken apart, only callbacks and listener are taken off.
+PyObject* core_abandon(PyObject* self, PyObject*) {
+  Recorder& r = of(self);
+  r.abandoned = true;
+  if (!is_running(r)) return none();
+  detach(&r);
+  slots[r.slot].store(nullptr);
+  return none();
 }
 
 PyObject* core_attach(PyObject* self, PyObject* cell) {
@@ -406,10 +419,11 @@ PyObject* core_first_op(PyObject* self, PyObject* args) {
 
 PyMethodDef core_methods[] = {
     {"start", core_start, METH_O, nullptr}, {"stop", core_stop, METH_NOARGS, nullptr},
-    {"hand_over", core_hand_over, METH_VARARGS, nullptr},
+    {"hand_over", core_hand_over, METH_VARARGS, nullptr}, {"abandon", core_abandon, METH_NOARGS, nullptr},
     {"attach", core_attach, METH_O, nullptr}, {"detach", core_detach, METH_NOARGS, nullptr},
     {"place", core_place, METH_NOARGS, nullptr}, {"succeed", core_succeed, METH_O, nullptr},
-    {"pause", core_pause, METH_O, nullptr}, {"unrecorded", core_unrecorded, METH_VARARGS, nullptr}, {"drain", core_drain, METH_O, nullptr},
+    {"pause", core_pause, METH_O, nullptr}, {"unrecorded", core_unrecorded, METH_VARARGS, nullptr},
+    {"drain", core_drain, METH_O, nullptr},
     {"note", core_note, METH_O, nullptr}, {"summary", core_summary, METH_NOARGS, nullptr},
     {"mark", core_mark, METH_NOARGS, nullptr}, {"marks", core_marks, METH_NOARGS, nullptr},
     {"tensors", core_tensors, METH_O, nullptr}, {"storages", core_storages, METH_O, nullptr},

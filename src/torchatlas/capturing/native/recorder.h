@@ -143,6 +143,7 @@ struct Recorder {
   std::atomic<int> aside{0};  // a profiler listens to the allocator in our place
   std::atomic<bool> deaf{false};  // it did so at some time, so the peak is unknown
 
+  bool abandoned = false;  // in a process that was forked
   int slot = -1;
   uint64_t generation = 0, order = 0;  // `order`: which of several recordings began first
   uint64_t known_codes = 0;            // which recording the code objects in Local::codes belong to

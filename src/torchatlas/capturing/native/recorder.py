@@ -238,6 +238,12 @@ class NativeRecorder(Recorder):
         peak = self._core.counts()[3]
         self.metadata["allocated_peak_bytes"] = peak if peak >= 0 else None  # unknown while a profiler listened
 
+    def abandon(self) -> None:
+        """Other threads may have been in the middle of writing rows: nobody may read them."""
+        self._core.abandon()
+        if self._switched:
+            self._mode.silence()
+
     def own_error(self) -> BaseException | None:
         error: BaseException | None = self._core.error()
         return None if isinstance(error, KeyboardInterrupt) else error  # that one is the program's

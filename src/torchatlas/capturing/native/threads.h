@@ -63,6 +63,11 @@ void listen(Recorder* recorder, Local& me) {
   }
 }
 
+bool is_listener_of(const Recorder* recorder) {
+  auto* top = dynamic_cast<Listener*>(Listener::top());
+  return top && top->slot == recorder->slot && top->generation == recorder->generation;
+}
+
 void stop_listening(const Recorder* recorder) {
   auto* top = dynamic_cast<Listener*>(Listener::top());
   for (auto* each = top; each; each = each->outer) {

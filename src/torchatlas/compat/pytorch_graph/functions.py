@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Mapping
@@ -194,6 +195,8 @@ def _explained(
             f"{type(tracker.model).__name__} ran out of memory on {_shapes(inputs)}: {where}. Use a smaller input, "
             "track_tensor_ops=False, or atlas.capture(model, ..., fake=True), which allocates nothing."
         )
+    elif not forward_done and (wrong := _taken_whole(error, tracker.model, inputs[0])):
+        explained = InvalidInputError(f"{wrong} It failed in {where}")
     elif not forward_done and _torch_refused(error, failure) and _REFUSALS.search(str(error)):
         explained = InputMismatchError(
             f"{type(tracker.model).__name__} cannot run on {_shapes(inputs)}: {where}. "
@@ -205,6 +208,20 @@ def _explained(
     if session is not None:
         explained.partial = _partial(session)  # type: ignore[attr-defined]
     return explained
+
+
+def _taken_whole(error: Exception, model: nn.Module, args: tuple[Any, ...]) -> str:
+    """What to say of a dictionary that was meant as keyword arguments: none of these, and it came where a tensor is
+    due. A model may take one whole."""
+    if not isinstance(error, (TypeError, AttributeError)) or len(args) != 1 or not isinstance(args[0], Mapping):
+        return ""
+    if type(args[0]).__name__ not in str(error):  # as in "must be Tensor, not dict"
+        return ""
+    given = ", ".join(f"{key}={described(item)}" for key, item in args[0].items())
+    return (
+        f"{type(model).__name__} takes ({', '.join(inspect.signature(model.forward).parameters)}), but was given "
+        f"({given}): not all are its arguments, so the dictionary was passed whole."
+    )
 
 
 def _partial(session: Recording) -> Graph | None:

@@ -125,6 +125,8 @@ class Order(Diagnosis):
         self._schedules.scheduler_steps(scheduler, running_line("scheduler.step()"))
 
     def at_end(self, complete: bool) -> None:
+        if complete:
+            self._clips.forget_late()
         for finding in [*self._clips.findings(), *self._schedules.findings(), *self._lost_states()]:
             self.visit.report(finding)
 
@@ -155,6 +157,7 @@ class Order(Diagnosis):
 class _Clip:
     """How often clipping at one line was of use, and how often not."""
 
+    calls: int = 0  # the first ones are before it is known what steps use: neither useful nor useless
     useful: int = 0  # a step may have used what it clipped
     useless: int = 0  # the gradients had been used already, or were not there yet
     scaled: int = 0  # a scaler has divided them only afterwards
@@ -175,6 +178,7 @@ class _Clips:
 
     def clipped(self, call: Clipping, line: Where) -> None:
         clip = self._lines.setdefault(line, _Clip())
+        clip.calls += 1
         if not call.gradients:
             self._early.append((line, [weakref.ref(parameter) for parameter in call.parameters]))
         elif all(_holds(self._used, gradient) for gradient in call.gradients):
@@ -197,11 +201,15 @@ class _Clips:
             self._unscaled |= _gradients(gradients)
 
     def backward(self) -> None:
+        self.forget_late()
+        self._used, self._unscaled = {}, {}
+        self._sure = bool(self._lines)
+
+    def forget_late(self) -> None:
+        """No step will use what was clipped after its step."""
         for line in dict.fromkeys(line for line, _ in self._late):
             self._lines[line].useless += 1
-        self._used, self._unscaled = {}, {}
         self._late.clear()
-        self._sure = bool(self._lines)
 
     def step(self, parameters: list[torch.Tensor]) -> None:
         if not self._lines:
@@ -238,7 +246,7 @@ class _Clips:
                     (line,),
                     "it runs before backward or after the step; the gradients of the next step are made after it",
                     "clip between loss.backward() and optimizer.step()",
-                    clip.useless,
+                    clip.calls,  # where none was of use, those that nothing is known of were not either
                     Severity.WARNING,
                 )
 
