@@ -13,7 +13,8 @@ something is not. Each model has a process of its own; one thread. timm's models
 
 timm is no dependency: `make timm` installs it, and without it the others run. A whole run takes many hours. With
 `--results FILE`, a line of JSON is written for each check; a run that is started again, here or elsewhere, leaves out
-what FILE holds, and its summary is of all of it. benchmarks/verified.jsonl holds what docs/verified.md tells.
+what FILE holds, and its summary is of all of it. benchmarks/verified.jsonl is the FILE that goes on from session to
+session.
 """
 
 from __future__ import annotations

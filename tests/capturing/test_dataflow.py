@@ -179,5 +179,7 @@ def test_every_source_of_a_byte_has_an_edge(program: Callable[..., Any], sources
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
+    if one.is_meta and other.is_meta:
+        return True
     same = one.eq(other) | (one.ne(one) & other.ne(other))
     return bool(same.all())

@@ -41,8 +41,10 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def content(tensor: torch.Tensor) -> Any:
-    """The bytes of a tensor's whole storage; None where it has no single one."""
+    """The bytes of a tensor's whole storage; None where it has no single one, or one without memory."""
     if tensor.layout is not torch.strided or isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        return None
+    if tensor.is_meta or tensor._is_zerotensor():
         return None
     return bytes_of(tensor.untyped_storage())
 

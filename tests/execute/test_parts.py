@@ -142,8 +142,8 @@ def test_a_stage_of_a_resnet() -> None:
 def test_every_node_of_the_zoo_from_the_inputs_alone(entry: Specimen) -> None:
     """A slice computes what the whole run does, at every node: no write and no mode is missing."""
     model, args, kwargs = entry.build()
-    if not isinstance(model, nn.Module) or entry.name in ("disjoint_column_writes", "resized"):
-        pytest.skip("no module, or memory that nobody wrote")
+    if not isinstance(model, nn.Module) or entry.name in ("disjoint_column_writes", "resized", "forward_mode"):
+        pytest.skip("no module, memory that nobody wrote, or levels of forward mode, which a part does not begin")
     try:
         found = atlas.trace(model.eval(), *args, kwargs=kwargs)
     except CaptureError:

@@ -138,7 +138,9 @@ def test_inputs_are_checked_as_before(tmp_path: Path) -> None:
         loaded(torch.randn(2, 4).double())
     with pytest.raises(InputMismatchError, match="this trace fixes it to 4"):
         loaded(torch.randn(2, 5))
-    with pytest.raises(InvalidInputError, match="traced with the inputs x"):
+    with pytest.raises(
+        InvalidInputError, match=r"traced with 1 input \(x\) and called with a tensor of \(2, 4\), scale=a float"
+    ):
         loaded(torch.randn(2, 4), scale=3.0)
 
 
@@ -151,6 +153,10 @@ def test_the_zoo_comes_back(entry: Specimen, tmp_path: Path) -> None:
         traced = atlas.trace(model, *args, kwargs=kwargs)
     except CaptureError:
         pytest.skip("torch.export cannot trace it")
+    if entry.name == "forward_mode":
+        with pytest.raises(NotAvailableError, match="which a file cannot hold"):
+            traced.save(tmp_path / "m.atlas")
+        return
     state = copy.deepcopy(model.state_dict())
     loaded = atlas.load(traced.save(tmp_path / "m.atlas"))
     torch.use_deterministic_algorithms(True)  # memory that nobody wrote is NaN then

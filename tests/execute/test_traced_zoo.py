@@ -86,7 +86,11 @@ def test_tracing_leaves_everything_as_found(specimen: Specimen, capfd: pytest.Ca
 def test_a_traced_model_costs_the_macs_of_the_captured_one(specimen: Specimen) -> None:
     found, _ = traced(specimen.name, True)
     model, args, kwargs = built(specimen, True)
-    assert atlas.cost(found.graph).macs == atlas.cost(atlas.capture(model, *args, kwargs=kwargs)).macs
+    report = atlas.cost(found.graph)
+    if specimen.name == "forward_mode":  # export has the ops of the primal alone: the report says "at least"
+        assert report.at_least
+        return
+    assert report.macs == atlas.cost(atlas.capture(model, *args, kwargs=kwargs)).macs
 
 
 # -- law 11: a recorded value is what the node produced, even if a later op overwrites its memory ----------------------
