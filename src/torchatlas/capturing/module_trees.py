@@ -48,7 +48,9 @@ class ModuleTree:
         self.signature = hash(tuple((path, kind.__name__) for path, kind in zip(self.paths, self.kinds, strict=True)))
         self.replicas = [weakref.ref(module) for _, module in modules if isinstance(module, DistributedDataParallel)]
         self._owners = self._make_owners(0)
-        attributes = [vars(module) for _, module in modules]
+        scripted = any(isinstance(module, torch.jit.ScriptModule) for _, module in modules)
+        self._attributes: Callable[[nn.Module], dict[str, Any]] = _attributes_of if scripted else _ATTRIBUTES
+        attributes = [self._attributes(module) for _, module in modules]
         self._seen, tensors = _look(attributes)
         self._is_there = [tensor is not None for tensor in tensors]  # a layer without a bias has None in its place
         self._all_there = all(self._is_there)
@@ -75,14 +77,14 @@ class ModuleTree:
         modules: list[Any] = [*map(call, self.references)]
         if [*map(type, modules)] != self.kinds:
             return None
-        seen, tensors = _look([*map(_ATTRIBUTES, modules)])
+        seen, tensors = _look([*map(self._attributes, modules)])
         if seen != self._seen:
             return None
         return tensors if self._all_there else [*compress(tensors, self._is_there)]
 
     def constants(self) -> list[tuple[str, torch.Tensor]]:
         """Tensors that are attributes of modules and neither parameters nor buffers. Asked just after `held`."""
-        attributes: list[dict[str, Any]] = [*map(_ATTRIBUTES, map(call, self.references))]
+        attributes: list[dict[str, Any]] = [*map(self._attributes, map(call, self.references))]
         positions, keys = self._own
         items: list[Any] = [*map(dict.get, map(attributes.__getitem__, positions), keys)]
         found: list[tuple[str, torch.Tensor]] = []
@@ -105,6 +107,14 @@ class ModuleTree:
     def _there(self) -> list[tuple[str, nn.Module]]:
         found = zip(self.paths, map(call, self.references), strict=True)
         return [(path, module) for path, module in found if module is not None]
+
+
+def _attributes_of(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module. TorchScript keeps what its modules hold in C++, behind what looks like a dictionary."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return vars(module)
+    held = {name: dict(getattr(module, name).items()) for name in ("_modules", "_parameters", "_buffers")}
+    return {**vars(module), **held}
 
 
 def _look(attributes: list[dict[str, Any]]) -> tuple[list[list[Any]], list[Any]]:
