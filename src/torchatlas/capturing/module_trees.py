@@ -110,7 +110,7 @@ class ModuleTree:
 
 
 def _attributes_of(module: nn.Module) -> dict[str, Any]:
-    """The attributes of a module. TorchScript keeps what its modules hold in C++, behind what looks like a dictionary."""
+    """The attributes of a module. What modules of TorchScript hold lies in C++, behind what looks like a dictionary."""
     if not isinstance(module, torch.jit.ScriptModule):
         return vars(module)
     held = {name: dict(getattr(module, name).items()) for name in ("_modules", "_parameters", "_buffers")}
