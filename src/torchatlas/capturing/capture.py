@@ -103,6 +103,8 @@ def capture(
         check_keywords(capture, model, model_kwargs)
     call_kwargs = {**(kwargs or {}), **model_kwargs}
     values = checked_values(values)
+    if values is not None and native is None:
+        native = False  # keeping values takes the recorder in Python, and all runs of a capture have the same one
     check_runs(warmup, repeat, untimed="fake=True" if fake else "")
     if fake:
         if values is not None:
