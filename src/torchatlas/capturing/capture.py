@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing.fake_kernels import raise_for_fake_kernel
 from torchatlas.capturing.recording import Recording, checked_values, recording
 from torchatlas.capturing.repeated_runs import Runs, check_runs
