@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchatlas.calls import own_names
+from torchatlas.argument_errors import own_names
 from torchatlas.errors import AtlasError, CaptureError, InvalidInputError, InvalidModelError
 from torchatlas.registry import did_you_mean
 

@@ -20,7 +20,7 @@ import numpy as np
 from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.storages import peak_of
 from torchatlas.analysis.totals import memory_usage, module_calls_only
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchatlas.escapes import clean
 from torchatlas.graph import arguments, item_sections
-from torchatlas.graph.aliases import EdgeAliases, NodeAliases
 from torchatlas.graph.attributes import arguments_by_name, attributes_of, collective_attributes
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, WITHIN, Layout
+from torchatlas.graph.foreign_names import EdgeAliases, NodeAliases
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
 from torchatlas.graph.shown import Shown
 from torchatlas.sections import Facts, Lines, Section

@@ -10,7 +10,7 @@ import numpy as np
 
 from torchatlas.analysis.autograd_bytes import recorded_with_autograd
 from torchatlas.analysis.devices import Device, device_named
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.partition.front_ends import opened

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torchatlas.analysis.module_figures import Figures, OwnFigures, Shape, outputs_by_path
 from torchatlas.analysis.reports import sum_of
 from torchatlas.analysis.totals import RunTimes, memory_usage, run_times
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean, encodable

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Phase
