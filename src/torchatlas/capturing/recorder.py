@@ -248,7 +248,7 @@ class Recorder:
         return None
 
     def callers_of(self, number: int) -> list[str]:
-        """The composite operators that OpRow.callers stands for, outermost first. Only a recorder that sees them has any."""
+        """The composite operators that OpRow.callers stands for, outermost first. A dispatch mode sees none."""
         raise NotImplementedError
 
     def note(self, event: Any) -> None:

@@ -60,7 +60,8 @@ def column_differences(one: atlas.Graph, other: atlas.Graph) -> list[str]:
     found = [
         name
         for name in COLUMNS
-        if name not in TIMES | {"node_sequence_nr", "node_composites"} and not np.array_equal(one.columns[name], other.columns[name])
+        if name not in TIMES | {"node_sequence_nr", "node_composites"}
+        and not np.array_equal(one.columns[name], other.columns[name])
     ]
     found += [name for name in TABLES if list(getattr(one.tables, name)) != list(getattr(other.tables, name))]
     found += ["names"] * (names(one) != names(other))
