@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def atlas_guard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guard]:
     """Assertions that fail when a model changes: unchanged, within, no_findings, same_outputs (see docs/ci.md)."""
-    from torchatlas.integrations.guard import Guard, Places
+    from torchatlas.integrations.guard import Guard, SnapshotFiles
 
     item, config = request.node, request.config
 
@@ -69,12 +69,12 @@ def atlas_guard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
     names = [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Item))]
     update = bool(config.getoption("atlas_update"))
-    places = Places(_folder(item.path), ".".join(names), item.nodeid, update, report_folder)
-    yield Guard(places)
+    files = SnapshotFiles(_folder(item.path), ".".join(names), item.nodeid, update, report_folder)
+    yield Guard(files)
     snapshots = config.pluginmanager.get_plugin(_REGISTERED)
     assert isinstance(snapshots, Snapshots)
-    snapshots.used.update(map(str, places.used))
-    snapshots.written.update(map(str, places.written))
+    snapshots.used.update(map(str, files.used))
+    snapshots.written.update(map(str, files.written))
 
 
 def _folder(test_file: Path) -> Path:

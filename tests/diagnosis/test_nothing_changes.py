@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 
 import torchatlas as atlas
 from torchatlas.diagnosis import Visit
-from torchatlas.diagnosis.parameter_changes import Snapshot
+from torchatlas.diagnosis.parameter_changes import EarlierNumbers
 
 X = torch.linspace(-1, 1, 12).view(3, 4)
 
@@ -37,7 +37,7 @@ def trained(rate: float = 0.1, steps: int = 6, schedule: Callable[[Any], Any] | 
 
 def test_numbers_tell_by_how_much_all_have_changed_together() -> None:
     tensors = [torch.ones(1_000), torch.zeros(3), torch.randn(2, 2, dtype=torch.complex64)]
-    numbers = Snapshot([*tensors, torch.ones(2, dtype=torch.int64)])
+    numbers = EarlierNumbers([*tensors, torch.ones(2, dtype=torch.int64)])
     assert numbers.change() == 0
     tensors[0][1] += 1  # between two of those that are remembered
     assert 1e-4 < (numbers.change() or 0) < 1e-2

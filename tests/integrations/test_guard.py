@@ -15,7 +15,7 @@ from zoo import ZOO, Specimen
 
 import torchatlas as atlas
 from torchatlas.errors import AnalysisError, FileFormatError, InvalidInputError, NewerVersionError, UnknownNameError
-from torchatlas.integrations.guard import Guard, Places, file_name
+from torchatlas.integrations.guard import Guard, SnapshotFiles, file_name
 from torchatlas.integrations.snapshots import of_text, snapshot_of, to_text
 
 X = torch.ones(3, 8)
@@ -33,7 +33,7 @@ def guard(tmp_path: Path) -> Callable[..., Guard]:
     def made(update: bool = False) -> Guard:
         pages = tmp_path / "pages"
         pages.mkdir(exist_ok=True)
-        return Guard(Places(tmp_path / "__atlas__", "test_it", "test_x.py::test_it", update, lambda: pages))
+        return Guard(SnapshotFiles(tmp_path / "__atlas__", "test_it", "test_x.py::test_it", update, lambda: pages))
 
     return made
 

@@ -58,8 +58,8 @@ class Breakpoint(ShownPart):
         return f"<Breakpoint at {self}, came {counted(self.hits, 'time')}>"
 
 
-class Session:
-    """An engine_observer.Observer that decides where to stop. Threads that stop wait for each other."""
+class DebugSession:
+    """An engine_observer.EngineObserver that decides where to stop. Threads that stop wait for each other."""
 
     def __init__(
         self,

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.autograd.check_arguments import Params, counted, names_by_id
 from torchatlas.autograd.graph_walk import leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import saved_by
-from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.units import format_bytes

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.autograd.autograd_graph import graph_of_walk, link
 from torchatlas.autograd.check_arguments import (
     Params,
@@ -27,7 +28,6 @@ from torchatlas.autograd.check_arguments import (
 from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
 from torchatlas.autograd.gradient_statistics import Figures, GradientFigures, has_no_numbers
 from torchatlas.autograd.graph_walk import Walk, starting_nodes
-from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.escapes import clean
@@ -287,7 +287,7 @@ def _line(node: GraphNode) -> str:
 
 
 class _Observer:
-    """Notes when each node begins and, if asked, numbers of each gradient. See engine_observer.Observer."""
+    """Notes when each node begins and, if asked, numbers of each gradient. See engine_observer.EngineObserver."""
 
     def __init__(self, recording: BackwardRecording, names: Mapping[int, str], forward: Graph | None, numbers: bool):
         self.recording, self.names, self.forward = recording, names, forward

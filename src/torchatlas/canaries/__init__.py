@@ -7,6 +7,6 @@ the state of the process (torch.compile is reset, a process group begins and end
 from __future__ import annotations
 
 from torchatlas.canaries import autograd, compiler, dispatch  # noqa: F401  # each files its canaries
-from torchatlas.canaries.registered import CANARIES
+from torchatlas.canaries.canary_registry import CANARIES
 
 __all__ = ["CANARIES"]

@@ -9,8 +9,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchatlas import torch_private
+from torchatlas.canaries.canary_registry import CANARIES
 from torchatlas.canaries.dispatch import Names
-from torchatlas.canaries.registered import CANARIES
 
 
 @CANARIES.add("current_autograd_node")

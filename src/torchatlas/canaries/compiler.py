@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchatlas import torch_private
-from torchatlas.canaries.registered import CANARIES
+from torchatlas.canaries.canary_registry import CANARIES
 
 
 def seen_compiling(function: Callable[..., Any], *args: Any) -> tuple[list[Any], list[str]]:

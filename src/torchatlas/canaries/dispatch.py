@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode as PlainMode
 
 from torchatlas import torch_private
-from torchatlas.canaries.registered import CANARIES
+from torchatlas.canaries.canary_registry import CANARIES
 
 
 class Names(PlainMode):
@@ -108,7 +108,7 @@ def no_modes() -> None:
 
 @CANARIES.add("unobserved")
 def nobody_sees() -> None:
-    class Counts(TorchFunctionMode):
+    class CountsCalls(TorchFunctionMode):
         seen = 0
 
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -122,7 +122,7 @@ def nobody_sees() -> None:
             self.seen += 1
             return function(*args, **(kwargs or {}))
 
-    with Counts() as calls, CountsOps() as ops:
+    with CountsCalls() as calls, CountsOps() as ops:
         with torch_private.unobserved():
             made = torch.ones(3, requires_grad=True) * 2
         assert (calls.seen, ops.seen) == (0, 0)

@@ -40,7 +40,7 @@ def graph_of_export(program: Any, model: nn.Module, inputs: list[Any]) -> tuple[
 
 
 @dataclass(frozen=True)
-class Block:
+class WrappedBlock:
     """A part of an exported graph that runs without gradients, under autocast or in a checkpoint."""
 
     kind: str
@@ -49,14 +49,14 @@ class Block:
     operands: tuple[Any, ...]
 
 
-def block_of(node: Any) -> Block | None:
+def block_of(node: Any) -> WrappedBlock | None:
     """The block that a node of an exported graph stands for; None for any other node."""
     kind = getattr(node.target, "__name__", "")
     if kind not in _BLOCKS:
         return None
     settings = _BLOCKS[kind]
     body = attribute(node.graph.owning_module, str(node.args[settings].target))
-    return Block(kind, tuple(node.args[:settings]), body, tuple(node.args[settings + 1 :]))
+    return WrappedBlock(kind, tuple(node.args[:settings]), body, tuple(node.args[settings + 1 :]))
 
 
 class _Reader:
@@ -174,7 +174,7 @@ class _Reader:
             source=source_of(node.meta.get("stack_trace")),
         )
 
-    def _inline(self, node: Any, block: Block) -> None:
+    def _inline(self, node: Any, block: WrappedBlock) -> None:
         operands, outer = iter(block.operands), self.prefix
         self.prefix = f"{outer}{node.name}."
         for inner in block.body.graph.nodes:

@@ -15,7 +15,7 @@ _SAMPLE = 64  # numbers of a tensor that are remembered
 SAME = 1e-7  # relative change of all parameters that is none: about what a step of float32 is
 
 
-class Snapshot:
+class EarlierNumbers:
     """What some tensors held: a few numbers of each, and the sums over all."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:

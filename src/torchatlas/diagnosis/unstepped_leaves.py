@@ -16,7 +16,7 @@ from torchatlas.diagnosis.findings import Finding, Where, some
 from torchatlas.diagnosis.history import History
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.numeric_checks import is_zero
-from torchatlas.diagnosis.parameter_changes import Snapshot
+from torchatlas.diagnosis.parameter_changes import EarlierNumbers
 from torchatlas.diagnosis.variable_names import name_of, running_instances
 from torchatlas.garbage_collection import instances_of
 from torchatlas.graph import Graph, GraphNode
@@ -41,7 +41,7 @@ class UnsteppedLeaves:
         self._passes = self._resets = 0
         self._leaves: dict[int, weakref.ref[torch.Tensor]] = {}  # by id
         self._parameters: dict[int, Leaf] = {}  # what is known of those that are parameters, by id
-        self._snapshot: Snapshot | None = None
+        self._before: EarlierNumbers | None = None
         self._same_at = 0  # the pass before which they were last seen to be as they were; -1 once they are not
         self._storages: dict[tuple[int, int], str] = {}  # storages of a leaf and its gradient -> name of the leaf
         self._recording = 0  # in which they have these numbers
@@ -64,15 +64,15 @@ class UnsteppedLeaves:
             self._leaves |= {id(leaf): weakref.ref(leaf) for leaf in leaves}
             mine = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
             self._parameters |= {id(leaf): self._history.leaf(leaf) for leaf in mine}
-            if self._snapshot is None:
-                self._snapshot = Snapshot(leaves)
+            if self._before is None:
+                self._before = EarlierNumbers(leaves)
         if self._passes == 1:
             self._same_at = 1
         elif is_power_of_two(self._passes):
             self._look()
 
     def _look(self) -> None:
-        change = None if self._snapshot is None or self._same_at < 0 else self._snapshot.change(enough=0.0)
+        change = None if self._before is None or self._same_at < 0 else self._before.change(enough=0.0)
         if change is not None:
             self._same_at = -1 if change > 0 else self._passes
 

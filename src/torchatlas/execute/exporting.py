@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 
-from torchatlas.capturing.exported import Block, attribute, block_of
+from torchatlas.capturing.exported import WrappedBlock, attribute, block_of
 from torchatlas.capturing.frames import raising_line
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import CaptureError
@@ -345,7 +345,7 @@ class _Compiler:
             return
         self.values[node] = self.builder.add(name, node.target, args, kwargs, STAND_INS.get(node.target))
 
-    def _block(self, node: Any, block: Block, name: str) -> None:
+    def _block(self, node: Any, block: WrappedBlock, name: str) -> None:
         """Inline the nodes of a block between its beginning and its end, so that their values can be seen as well."""
         for inner, operand in zip(
             (inner for inner in block.body.graph.nodes if inner.op == "placeholder"), block.operands, strict=True

@@ -26,8 +26,8 @@ from torchatlas.execute.program_file import (
     FUNCTIONS,
     KEY,
     VERSION,
-    Leaf,
     Saved,
+    SavedLeaf,
     SavedVariant,
     condition,
     structure_of_data,
@@ -302,7 +302,7 @@ def _rich(item: Any, count: int) -> Any:
     return argument(item, [], None)
 
 
-def _expected(leaf: Leaf) -> Any:
+def _expected(leaf: SavedLeaf) -> Any:
     if any(len(size) > _LONGEST_SIZE for size in leaf.shape):
         raise FileFormatError(f"its program is damaged: a size of {leaf.name!r} has more than {_LONGEST_SIZE} letters.")
     if leaf.kind == "tensor":

@@ -27,10 +27,10 @@ from torchatlas.execute.program_file import (
     KEY,
     VERSION,
     Held,
-    Leaf,
     Saved,
+    SavedCall,
+    SavedLeaf,
     SavedVariant,
-    Step,
     structure_to_data,
 )
 from torchatlas.execute.trace_variant import ANY_NUMBER, Expected, Variant
@@ -101,7 +101,7 @@ def _program(variant: Variant) -> Program:
 def _saved_variant(variant: Variant, shelf: _Shelf) -> SavedVariant:
     program = _program(variant)
     steps = [
-        Step(each.name, each.result, _function_name(each), encode(Call(_plain(each.args), _plain(each.kwargs))))
+        SavedCall(each.name, each.result, _function_name(each), encode(Call(_plain(each.args), _plain(each.kwargs))))
         for each in program.instructions
     ]
     read = {register for each in program.instructions for register in each.reads}
@@ -146,12 +146,12 @@ def _plain(item: Any) -> Any:
     return argument
 
 
-def _leaf(name: str, wanted: Any) -> Leaf:
+def _leaf(name: str, wanted: Any) -> SavedLeaf:
     if isinstance(wanted, Expected):
-        return Leaf(name, "tensor", dtype_name(wanted.dtype), wanted.device, list(wanted.shape))
+        return SavedLeaf(name, "tensor", dtype_name(wanted.dtype), wanted.device, list(wanted.shape))
     if wanted is ANY_NUMBER:
-        return Leaf(name, "number")
-    return Leaf(name, "constant", value=encode_value(_plain(wanted)))
+        return SavedLeaf(name, "number")
+    return SavedLeaf(name, "constant", value=encode_value(_plain(wanted)))
 
 
 def _signature(model: nn.Module) -> list[tuple[str, int, bool, str]]:

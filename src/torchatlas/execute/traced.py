@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import (
     CaptureError,

@@ -31,7 +31,7 @@ _FAILS = {"<=": ">", "<": ">=", ">=": "<", ">": "<=", "==": "!="}  # a bound -> 
 
 
 @dataclass
-class Places:
+class SnapshotFiles:
     """Where the files of one test lie, and what became of them."""
 
     folder: Path  # that its snapshots lie in
@@ -65,8 +65,8 @@ class Guard:
     --atlas-update` alone.
     """
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, files: SnapshotFiles) -> None:
+        self._files = files
         self._texts: dict[Path, str] = {}  # that this test wrote
 
     # -- assertions --------------------------------------------------------------------------------------------------
@@ -230,9 +230,9 @@ class Guard:
     def _before(self, after: Snapshot, name: str) -> tuple[Snapshot, Path]:
         """The snapshot to compare with, written first if that is wanted, and its file."""
         __tracebackhide__ = True
-        path = self._places.folder / file_name(self._places.test, name)
-        self._places.used.add(path)
-        if self._places.update:
+        path = self._files.folder / file_name(self._files.test, name)
+        self._files.used.add(path)
+        if self._files.update:
             self._write(path, to_text(after))
             return after, path
         try:
@@ -263,7 +263,7 @@ class Guard:
                 file.write(text.encode())
         except OSError as error:
             raise FileSystemError(f"Cannot write {_shown(path)}: {error}.") from error
-        self._places.written.add(path)
+        self._files.written.add(path)
 
     def _fail(
         self, head: str, before: Snapshot | None, after: Snapshot, graph: Graph, path: Path | None, totals: bool = True
@@ -280,15 +280,15 @@ class Guard:
     def _page(self, subject: Any) -> str:
         """Write a page of the viewer; the line that says where it is."""
         try:
-            file = self._places.node_id.partition("::")[0].removesuffix(".py").replace("/", ".").strip(".")
-            name = file_name(f"{file}.{self._places.test}").removesuffix(".txt")
-            path = self._places.report_folder() / f"{name}.html"
-            return f"to look at it: {subject.save(path, title=self._places.node_id)}"
+            file = self._files.node_id.partition("::")[0].removesuffix(".py").replace("/", ".").strip(".")
+            name = file_name(f"{file}.{self._files.test}").removesuffix(".txt")
+            path = self._files.report_folder() / f"{name}.html"
+            return f"to look at it: {subject.save(path, title=self._files.node_id)}"
         except (AtlasError, OSError) as error:
             return f"no page of the viewer could be written: {error}"  # the assertion is what the reader came for
 
     def _advice(self, purpose: str) -> str:
-        return f"{purpose}: pytest --atlas-update {shlex.quote(self._places.node_id)}"
+        return f"{purpose}: pytest --atlas-update {shlex.quote(self._files.node_id)}"
 
 
 def _shown(path: Path) -> str:

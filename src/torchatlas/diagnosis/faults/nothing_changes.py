@@ -17,7 +17,7 @@ from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
 from torchatlas.diagnosis.faults.order import Clipping, clipping, unscales, wants_clipping
 from torchatlas.diagnosis.findings import Finding, Where, some
 from torchatlas.diagnosis.history import running_line
-from torchatlas.diagnosis.parameter_changes import SAME, Snapshot
+from torchatlas.diagnosis.parameter_changes import SAME, EarlierNumbers
 from torchatlas.diagnosis.unstepped_leaves import FEWEST_PASSES, UnsteppedLeaves
 from torchatlas.torch_private import unobserved
 
@@ -33,14 +33,14 @@ class _Run:
     """The steps of one optimizer."""
 
     line: Where  # of the first
-    before: Snapshot | None  # of its parameters; None as soon as they have changed
+    before: EarlierNumbers | None  # of its parameters; None as soon as they have changed
     loose: bool  # none of them belongs to a known model
     steps: int = 0
     highest: float = 0.0  # learning rate
     frozen: bool = True  # nothing has required a gradient, or had one
     empty: bool = True  # nothing has had a gradient
     idle: int = 0  # steps since the learning rate has become almost 0
-    before_idle: Snapshot | None = None
+    before_idle: EarlierNumbers | None = None
     schedulers: dict[Where, None] = field(default_factory=dict)  # of its learning rate: where they step
     clips: dict[Where, float] = field(default_factory=dict)  # that made gradients smaller, and the limit
 
@@ -93,7 +93,7 @@ class NothingChanges(Diagnosis):
         run.highest = max(run.highest, rate)
         run.idle = run.idle + 1 if rate <= _IDLE * run.highest and run.highest else 0
         if run.idle == 1:
-            run.before_idle = Snapshot(parameters)
+            run.before_idle = EarlierNumbers(parameters)
         run.clips |= self._clips
         self._clips = {}
         if not self._changed:
@@ -122,7 +122,7 @@ class NothingChanges(Diagnosis):
             loose = all(each.grad is None for each in parameters) and not any(
                 self.history.leaf(each).of_module for each in parameters
             )
-            before = Snapshot([] if self._changed else parameters)
+            before = EarlierNumbers([] if self._changed else parameters)
             known = len(before.references) == len(parameters)
             run = self._run_of[optimizer] = _Run(self.history.step_line, before if known else None, loose)
             self._runs += [run] if len(self._runs) < _MOST_RUNS else []
