@@ -255,12 +255,11 @@ def _number(path: Path, name: str, whole: bool, item: Any) -> Number:
         item = _NOT_FINITE[item]
     if whole and not (isinstance(item, int) and -1 <= item <= _MOST_NUMBER):
         raise FileFormatError(f"{path}: column {quoted(name)} holds {item:.20g}, expected a whole number from 0 on.")
-    if isinstance(item, int) and abs(item) > _MOST_NUMBER:
-        try:
-            return float(item)
-        except OverflowError as error:
-            raise FileFormatError(f"{path}: column {quoted(name)} holds a number that is too large.") from error
-    return item
+    try:
+        number: Number = float(item) if isinstance(item, int) and abs(item) > _MOST_NUMBER else item
+    except OverflowError as error:
+        raise FileFormatError(f"{path}: column {quoted(name)} holds a number that is too large.") from error
+    return number
 
 
 def kept_steps(folder: Path) -> list[int]:
