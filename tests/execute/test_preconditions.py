@@ -134,6 +134,7 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], dict[int | str, Any]]] =
     (aten._embedding_bag_dense_backward.default, (*bags[:2], *bags[3:], torch.empty(0, dtype=torch.int64), 10, False, 0, None), {}, {2: torch.tensor([0, 0, -9])}),
     (aten.nll_loss_backward.default, (torch.tensor(1.0), r(2, 3), torch.tensor([0, 2]), None, 1, -100, torch.tensor(2.0)), {}, {2: torch.tensor([0, 2**40])}),
     (aten.nll_loss2d_backward.default, (torch.tensor(1.0), image, torch.zeros(2, 4, 4, dtype=torch.int64), None, 1, -100, torch.tensor(2.0)), {}, {2: torch.full((2, 4, 4), -(2**40))}),
+    (aten.smooth_l1_loss_backward.default, (r(3), r(3), r(3), 1, 0.5), {}, {0: torch.ones(3, dtype=torch.int64), 1: far[0, 0, 0], 2: far[0, 0, 0]}),
     (aten._fused_adam_.default, (pair, pair, pair, pair, [], steps), adam, {2: [r(2, 3), r(1)]}),
     (aten._fused_adamw_.default, (pair, pair, pair, pair, [], steps), adam, {1: pair[:1]}),
     (aten._fused_sgd_.default, (pair, pair, pair), sgd, {2: []}),

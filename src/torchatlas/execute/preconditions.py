@@ -593,6 +593,13 @@ def _nll_loss_backward(a: Any) -> None:
     _need(a.total_weight.numel() == 1, "the total weight is not one number")
 
 
+@_PRECONDITIONS.add("aten.smooth_l1_loss_backward")
+def _smooth_l1_loss_backward(a: Any) -> None:
+    _need(
+        a.self.is_floating_point() and a.target.is_floating_point(), "whole numbers"
+    )  # divided by beta, which is 0 then
+
+
 # -- optimizers --------------------------------------------------------------------------------------------------------
 
 
