@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from torchatlas.render.module_table import module_bars, module_table
     from torchatlas.render.picture import draw
     from torchatlas.render.plots import plot
-    from torchatlas.render.viewer.opening import view
+    from torchatlas.render.viewer.browser import view
     from torchatlas.runs.recording import recording
     from torchatlas.runs.run import Run
 else:
@@ -146,7 +146,7 @@ else:
             "render.picture": "draw",
             "render.plots": "plot",
             "render.module_table": "module_bars module_table",
-            "render.viewer.opening": "view",
+            "render.viewer.browser": "view",
             "runs.recording": "recording",
         },
     )

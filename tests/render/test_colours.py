@@ -23,8 +23,8 @@ from torchatlas.graph import Graph, OperationType
 from torchatlas.operations import type_of_box
 from torchatlas.render.color_by import BOX_MEASURES
 from torchatlas.render.layout.highlight import HighlightedPath
-from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture
+from torchatlas.render.scene_painter import heaviest
 from torchatlas.render.theme import DARK, LIGHT
 
 

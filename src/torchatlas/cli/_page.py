@@ -7,7 +7,7 @@ from pathlib import Path
 from torchatlas.errors import FileFormatError, FileSystemError
 from torchatlas.files import replacing
 from torchatlas.graph.formats import check_folder, suffix_of
-from torchatlas.render.viewer.opening import temporary_page
+from torchatlas.render.viewer.browser import temporary_page
 
 
 def check_page(path: Path | None) -> None:

@@ -200,7 +200,7 @@ def _run_to_json(lesson: Any) -> None:
 def _write_page(lesson: Any, output: Path | None, no_browser: bool, as_json: bool) -> None:
     from torchatlas.cli._page import check_page
     from torchatlas.learn.runner import undisturbed
-    from torchatlas.render.viewer.opening import open_in_browser, redirecting_page
+    from torchatlas.render.viewer.browser import open_in_browser, redirecting_page
 
     check_page(output)
     with progress("writing the page"), undisturbed():

@@ -17,9 +17,9 @@ from torchatlas.cli._page import check_page, write_page
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
 from torchatlas.files import open_to_read
 from torchatlas.graph.formats import suffix_of
+from torchatlas.render.viewer.browser import open_in_browser, redirecting_page
 from torchatlas.render.viewer.captures import Captures
 from torchatlas.render.viewer.content import Viewed, page_of, viewed
-from torchatlas.render.viewer.opening import open_in_browser, redirecting_page
 from torchatlas.render.viewer.server import CaptureServer
 from torchatlas.runs.journal import is_run
 from torchatlas.runs.page import run_page, shown_step

@@ -41,7 +41,7 @@ from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 _COUNTED = 20_000  # nodes up to which the work of a graph is counted for the footer: it takes a moment
 
 
-class Page:
+class ScenePainter:
     """Draws one scene."""
 
     def __init__(
