@@ -238,7 +238,7 @@ def calls(program: Any) -> list[Any]:
         ("torch.load", "[[],{}]", "not on the list"),
         ("higher_order.cond", "[[],{}]", "cannot be replayed"),
         ("aten.__class__.default", "[[],{}]", "not on the list"),
-        ("aten.mul.Tensor", '[[{"tensor":9999}],{}]', "there is no register 9999"),
+        ("aten.mul.Tensor", '[[{"tensor":9999}],{}]', "refers to tensor 9999, and there are"),
         ("aten.mul.Tensor", '[[{"opaque":"os.system"}],{}]', "is not in the graph"),
         ("aten.mul.Tensor", "][", "is no argument"),
         ("aten.mul.Tensor", '[[{"dtype":"__class__"}],{}]', "has no dtype named"),
