@@ -139,7 +139,7 @@ def test_inputs_are_checked_as_before(tmp_path: Path) -> None:
     with pytest.raises(InputMismatchError, match="this trace fixes it to 4"):
         loaded(torch.randn(2, 5))
     with pytest.raises(
-        InvalidInputError, match=r"traced with 1 input \(x\) and called with a tensor of \(2, 4\), scale=a float"
+        InvalidInputError, match=r"traced with 1 input \(x\) and called with float32\[2, 4\], scale=float"
     ):
         loaded(torch.randn(2, 4), scale=3.0)
 

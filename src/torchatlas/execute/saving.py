@@ -47,9 +47,9 @@ _NAMES: dict[Any, str] = {function: name for name, (function, _) in FUNCTIONS.it
 def graph_with_program(variants: list[Variant], model: nn.Module, *, weights: bool) -> Graph:
     """A graph of the first trace that holds all of them, as data."""
     shelf = _Shelf()
-    held = {}
+    held, tensor_of = {}, variants[0].tensors_of(model)
     for name in {name for variant in variants for name in _program(variant).constants.values()}:
-        constant = variants[0].constant(name, model)
+        constant = tensor_of(name)
         kind = "parameter" if isinstance(constant, nn.Parameter) else "buffer"
         held[name] = Held(shelf.put(constant, name) if weights else -1, kind, bool(constant.requires_grad))
     first, *others = [_saved_variant(variant, shelf) for variant in variants]

@@ -51,7 +51,7 @@ class Variant:
                 args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
                 return self.program.run(args, kwargs, options)
             recorder = ValueObserver(options) if options else None
-            results = self.program.run(flat, self._constants(model), recorder)
+            results = self.program.run(flat, self.tensors_of(model), recorder)
         except Failed as failed:
             if isinstance(failed.error, CaptureError):  # of an edit, which says where it was called
                 raise failed.error from failed.error.__cause__
@@ -86,17 +86,13 @@ class Variant:
         written = {s for instruction in program.instructions for r in instruction.writes for s in self._storages_of(r)}
         arguments = [cloned(value) if self._storages_of(r) & written else value for r, value in register_values.items()]
         try:
-            return program.run(arguments, self._constants(model))
+            return program.run(arguments, self.tensors_of(model))
         except Failed as failed:
             raise self._explained(failed) from failed.error
 
-    def constant(self, name: str, model: nn.Module) -> Any:
-        """A parameter, a buffer, or what the trace holds."""
-        return self._constants(model)(name)
-
     def hyperparameters(self, name: str, model: nn.Module) -> dict[str, Any]:
         """The arguments of a node by name: its attributes, and weights and biases as tensors."""
-        constants = self._constants(model)
+        constants = self.tensors_of(model)
         attributes = self.graph[name].hyperparameters
         return {
             key: constants(item.parameter) if isinstance(item, Value) and item.parameter else item
@@ -144,7 +140,7 @@ class Variant:
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def _constants(self, model: nn.Module) -> Callable[[str], Any]:
+    def tensors_of(self, model: nn.Module) -> Callable[[str], Any]:
         """Parameters and buffers by name, as the model has them now, and what the trace itself holds."""
         owners: dict[str, Any] = {"": model}  # each module is looked up once in a run
         others = self.constants
@@ -320,11 +316,3 @@ def check_device(model: nn.Module, device: torch.device) -> None:
             f"device={str(device)!r}, but the model is on {', '.join(sorted(elsewhere))}. "
             f"Move it first: model.to({str(device)!r})."
         )
-
-
-def described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    def one(item: Any) -> str:
-        return f"a tensor of {tuple(item.shape)}" if isinstance(item, torch.Tensor) else f"a {type(item).__name__}"
-
-    parts = [one(item) for item in args] + [f"{name}={one(item)}" for name, item in kwargs.items()]
-    return ", ".join(parts) if parts else "nothing"

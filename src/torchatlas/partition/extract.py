@@ -93,7 +93,7 @@ def _of_traced(report: PartitionReport, traced: TracedModel) -> Pieces:
             "This model was followed, not traced: torch.export refuses it. Partition the model itself, with its "
             "inputs, and its recorded run is cut: GraphPartitioner().partition(model, *inputs)."
         )
-    module, names = to_fx(variant.program, partial(variant.constant, model=traced.model))
+    module, names = to_fx(variant.program, variant.tensors_of(traced.model))
     known = {node: variant.names[name] for node, name in names.items() if name in variant.names}
     return _cut(report, module, known, partial(_call_traced, traced))
 
