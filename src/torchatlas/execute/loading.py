@@ -210,7 +210,8 @@ def _variant(
         function, target = functions[each.function]
         if function is Mode:
             args, kwargs = block(*args), {}
-        instructions.append(instruction(each.name, each.result, function, args, kwargs, target))
+        name = saved.names.get(each.name, "")
+        instructions.append(instruction(name, each.result, function, args, kwargs, target))
     for register in [*saved.inputs, *map(_number, saved.constants), *map(_number, saved.attached)]:
         _check_register(register, count)
     if unknown := [name for name in saved.names.values() if name not in graph]:
@@ -223,7 +224,7 @@ def _variant(
     if not isinstance(outputs, list):
         raise FileFormatError("its program is damaged: it returns no list.")
     program = Program(
-        saved.registers,
+        [saved.names.get(name, "") for name in saved.registers],
         saved.inputs,
         {int(register): name for register, name in saved.constants.items()},
         instructions,
@@ -239,7 +240,7 @@ def _variant(
         raise FileFormatError("its program is damaged: it does not take what its inputs hold.")
     if out_spec.num_leaves != len(outputs):
         raise FileFormatError("its program is damaged: it does not return what its outputs hold.")
-    return Variant(program, graph, saved.names, in_spec, out_spec, leaves, guards, constants)
+    return Variant(program, graph, in_spec, out_spec, leaves, guards, constants)
 
 
 def _number(text: str) -> int:

@@ -33,7 +33,7 @@ from torchatlas.execute.recorded_program import (
     view_of,
 )
 from torchatlas.execute.recorded_run import TENSOR, CallStructure, LiveRun, Read, rebuilt, structure_of
-from torchatlas.execute.replay import OpLocation
+from torchatlas.execute.replay import OpLocation, op_location
 from torchatlas.graph import Graph, NodeKind, Phase
 from torchatlas.graph.arguments import Constant
 from torchatlas.graph.columns import PHASES
@@ -219,7 +219,7 @@ class _Pieces(RecordedOps):
             raise NotAvailableError("This run holds a backward pass. Capture the forward pass alone to have pieces.")
         for op, _, _, _, why in self.data.patches:
             if why == CHANGED:
-                near = OpLocation.at(graph, self.ops[min(op, len(self.ops) - 1)])
+                near = OpLocation(*op_location(graph, self.ops[min(op, len(self.ops) - 1)]))
                 raise NotAvailableError(
                     f"Before {near} something that is no operator, numpy say, wrote into a tensor: operators alone do "
                     "not compute what this model does."
@@ -326,7 +326,7 @@ class _Pieces(RecordedOps):
         self.hold(value, register)
 
     def _op(self, op: int, node: int, grad: bool) -> None:
-        where = OpLocation.at(self.graph, node)
+        where = OpLocation(*op_location(self.graph, node))
         if where.operation in TAKES_STORAGE:
             raise NotAvailableError(f"{where} lets a tensor show other memory, which pieces cannot do.")
         try:

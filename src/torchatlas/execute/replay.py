@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,12 +52,6 @@ class OpLocation(ShownPart):
     operation: str
     module: str
     source: str | None
-
-    @classmethod
-    def at(cls, graph: Graph, node: int, *more: Any) -> Self:
-        """That of a node, by its number; `more` are the fields that a subclass adds."""
-        op = graph.nodes[node]
-        return cls(op.name, op.operation, op.scope.path, None if op.source is None else str(op.source), *more)
 
     def __str__(self) -> str:
         return clean(f"{self.node} ({self.operation})" + (f" at {self.source}" if self.source else ""))
@@ -147,6 +141,12 @@ def _world(graph: Graph, generators: list[tuple[str, bool]]) -> Iterator[None]:
                 generator.set_state(state)
 
 
+def op_location(graph: Graph, node: int) -> tuple[str, str, str, str | None]:
+    """The fields of an OpLocation."""
+    op = graph.nodes[node]
+    return op.name, op.operation, op.scope.path, None if op.source is None else str(op.source)
+
+
 # -- the program -------------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +195,7 @@ class ReplayProgram(RecordedOps):
                 if isinstance(error, Failed) and error.name:
                     node = int(error.name)
                 reason = str(self.error).partition("\n")[0] or type(self.error).__name__
-                self.stopped = Unplayed.at(self.graph, node, reason)
+                self.stopped = Unplayed(*op_location(self.graph, node), reason)
         return []
 
     def _program(self, returns: bool) -> Program:

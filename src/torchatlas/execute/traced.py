@@ -276,13 +276,10 @@ class TracedModel(Shown):
         wanted = () if nodes is None and callback is not None else nodes
         output, variant, taken = self._run(args, kwargs, nodes=wanted, callback=callback)
         entries = {}
-        for fx_name, entry in taken.items():
-            if fx_name in variant.names:
-                name = variant.names[fx_name]
-                made = output if fx_name == "output" else entry.output
-                entries[name] = NodeIO(
-                    entry.inputs, made, partial(variant.hyperparameters, name, self.model), variant.graph[name]
-                )
+        for name, entry in taken.items():
+            made = output if name == "output" else entry.output
+            known = partial(variant.hyperparameters, name, self.model)
+            entries[name] = NodeIO(entry.inputs, made, known, variant.graph[name])
         return NodeValues(entries, output, variant.graph, self.model)
 
     def _saved(
@@ -291,7 +288,7 @@ class TracedModel(Shown):
         variant, _ = self._matching(args, kwargs)
         wanted = None
         if nodes is not None:
-            wanted = {variant.names[fx_name] for name in nodes for fx_name in variant.fx_names(name, self.model)}
+            wanted = {node for name in nodes for node in variant.node_names(name, self.model)}
         with ValueFile(path) as file:
 
             def write(name: str, value: Any) -> None:
@@ -366,22 +363,15 @@ class TracedModel(Shown):
         variant, flat = self._matching(args, kwargs)
         keep = None
         if nodes is not None:
-            keep = {fx_name for name in nodes for fx_name in variant.fx_names(name, self.model)}
+            keep = {node for name in nodes for node in variant.node_names(name, self.model)}
         edits: dict[str, Callable[[Any], Any]] = {}
         for name, change in dict[str, Any](edit or {}).items():
             if not callable(change):
                 kind = type(change).__name__
                 raise InvalidInputError(f"edit[{name!r}] is a {kind}: pass a function of the value, lambda x: 2 * x.")
-            for fx_name in variant.fx_names(name, self.model, edited=True):
-                edits[fx_name] = _explained_edit(change, name, variant.graph[variant.names[fx_name]])
-        watch = None
-        if callback is not None:
-
-            def watch(name: str, value: Any) -> None:
-                if name in variant.names:
-                    callback(variant.names[name], value)
-
-        output, taken = variant.run(flat, self.model, RunOptions(keep, edits, watch))
+            for node in variant.node_names(name, self.model, edited=True):
+                edits[node] = _explained_edit(change, name, variant.graph[node])
+        output, taken = variant.run(flat, self.model, RunOptions(keep, edits, callback))
         return output, variant, taken
 
     # -- inputs ------------------------------------------------------------------------------------------------------
@@ -464,8 +454,7 @@ class TracedModel(Shown):
             [name, dim, FOLLOWED] for name, shape in shapes.items() for dim in range(len(shape))
         ]
         self.notes.append(NOTE)
-        names = {node.name: node.name for node in graph.nodes}
-        return Variant(Followed(self.model, graph), graph, names, in_spec=None, out_spec=None, leaves=[], guards=[])
+        return Variant(Followed(self.model, graph), graph, in_spec=None, out_spec=None, leaves=[], guards=[])
 
     def _check_assigned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._tracer.assigned:

@@ -18,7 +18,7 @@ from torchatlas.capturing.tensor_bytes import NO_DIGEST, fingerprint
 from torchatlas.errors import CaptureError
 from torchatlas.execute.program import Instruction
 from torchatlas.execute.recorded_program import array
-from torchatlas.execute.replay import OpLocation, ReplayObserver, ReplayProgram, Unplayed
+from torchatlas.execute.replay import OpLocation, ReplayObserver, ReplayProgram, Unplayed, op_location
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.graph.graph_like import GraphLike, as_graph
@@ -148,7 +148,7 @@ class _Tally(ReplayObserver):
                 self.equal += 1
             elif self.first is None:
                 largest = _largest_difference(leaf, self.graph.recorded.get(f"{instruction.name}:{index}"))
-                self.first = Difference.at(self.graph, int(instruction.name), index, largest)
+                self.first = Difference(*op_location(self.graph, int(instruction.name)), index, largest)
 
 
 def _largest_difference(now: Any, then: Array | None) -> float | None:

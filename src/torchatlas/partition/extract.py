@@ -94,8 +94,7 @@ def _of_traced(report: PartitionReport, traced: TracedModel) -> Pieces:
             "inputs, and its recorded run is cut: GraphPartitioner().partition(model, *inputs)."
         )
     module, names = to_fx(variant.program, variant.tensors_of(traced.model))
-    known = {node: variant.names[name] for node, name in names.items() if name in variant.names}
-    return _cut(report, module, known, partial(_call_traced, traced))
+    return _cut(report, module, names, partial(_call_traced, traced))
 
 
 def _call_traced(traced: TracedModel, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
