@@ -200,7 +200,7 @@ def _run_to_json(lesson: Any) -> None:
 
 def _write_page(lesson: Any, output: Path | None, no_browser: bool, as_json: bool) -> None:
     from torchatlas.learn.runner import undisturbed
-    from torchatlas.render.viewer.opening import open_in_browser, redirecting_page
+    from torchatlas.render.viewer.browser import open_in_browser, redirecting_page
 
     if output is not None:
         if suffix_of(output) not in (".html", ".htm"):
@@ -221,7 +221,7 @@ def _page_of(lesson: Any, output: Path | None) -> tuple[Path, str] | None:
     """Write a lesson's page. Where it is, and the link that opens it at the right moment; None if there is none."""
     from torchatlas.files import replacing
     from torchatlas.learn.lesson_page import lesson_page
-    from torchatlas.render.viewer.opening import temporary_page
+    from torchatlas.render.viewer.browser import temporary_page
 
     page = lesson_page(lesson)
     if page is None:

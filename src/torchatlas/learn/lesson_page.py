@@ -64,9 +64,9 @@ def _with_findings(lesson: Lesson) -> tuple[Any, dict[str, Any], int | None]:
 
 def _pinned(graph: Any, findings: Any) -> int | None:
     """The first node that a finding is pinned to."""
-    from torchatlas.render.viewer.sections.findings import Places
+    from torchatlas.render.viewer.sections.findings import FindingNodes
 
-    places = Places(graph)
+    places = FindingNodes(graph)
     return next((node for finding in findings for node in places.nodes(finding)), None)
 
 
