@@ -82,9 +82,19 @@ def test_a_loaded_model_computes_the_same_for_any_size(tmp_path: Path) -> None:
     assert loaded.notes == traced.notes
 
 
-def test_values_edits_and_parts_of_a_loaded_model(tmp_path: Path) -> None:
+def named_by_fx(program: Any) -> None:
+    """Name registers and calls as torch.fx does, what is no node as well, like files of release 0.2."""
+    variant = program["variant"]
+    variant["names"] = {f"fx_{number}": name for number, name in enumerate(variant["registers"]) if name}
+    variant["registers"] = [f"fx_{number}" for number in range(len(variant["registers"]))]
+    for call in variant["calls"]:
+        call[0] = "" if call[2] in ("begin", "end") else f"fx_{call[1]}"
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_values_edits_and_parts_of_a_loaded_model(tmp_path: Path, older: bool) -> None:
     traced, path = saved(tmp_path)
-    loaded, x = atlas.load(path), torch.randn(3, 4)
+    loaded, x = atlas.load(edited(path, named_by_fx) if older else path), torch.randn(3, 4)
     one, other = loaded.predict(x), traced.predict(x)
     assert list(one) == list(other)
     for name in one:
