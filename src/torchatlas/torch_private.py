@@ -439,8 +439,8 @@ class unobserved(no_dispatch_modes):
 
     def _end(self, *raised: Any) -> None:
         if self._guard is not None:
+            torch._C._set_grad_enabled(self._grad)  # within the guard: function modes would be told of it
             self._guard.__exit__(None, None, None)  # a second time does nothing
-            torch._C._set_grad_enabled(self._grad)
         super()._end(*raised)
 
 
