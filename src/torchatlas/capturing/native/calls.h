@@ -66,6 +66,7 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
   }
   Frame& frame = push(fn, me);
   bool is_composite = effective.has_any(kAutograd) && composite(op, keys);
+  if (is_composite) frame.callers = callers_with(frame.callers, op);
   if (is_composite || effective.has_any(kPython) || autocast_takes(op, effective)) return;
   frame.kind = Frame::Recorded;
   frame.autograd = op->has_autograd && effective.has_any(kAutograd);
@@ -73,6 +74,7 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
   frame.uncaught = std::uncaught_exceptions();
   Row& row = frame.row;
   row = Row{};
+  row.callers = frame.callers;
   row.op = op, row.needs = grad && needs, row.grad = grad;
   note_place(me, frame, grad);
   row.given = static_cast<uint8_t>(op->positional);
@@ -144,6 +146,7 @@ inline void Recorder::leave(const at::RecordFunction& fn, Frame& frame) {
 inline Frame& Recorder::push(const at::RecordFunction& fn, Local& me) {
   if (me.depth == static_cast<int>(me.frames.size())) me.frames.emplace_back();
   Frame& frame = me.frames[me.depth++];
+  frame.callers = me.depth > 1 ? me.frames[me.depth - 2].callers : 0;
   frame.fn = &fn;
   frame.kind = Frame::Transparent;
   frame.plan = nullptr;

@@ -54,6 +54,7 @@ struct Frame {  // a call that has begun
   bool autograd;  // its autograd kernel runs first
   bool writes_view;
   int below, uncaught;
+  int32_t callers;  // the composite operators that are open, with this one if it is composite
   const at::RecordFunction* fn;
   Plan* plan;
   Row row;
