@@ -194,6 +194,13 @@ def remove_mode(mode: TorchDispatchMode) -> None:
         push_mode(other)
 
 
+def push_mode_below(mode: TorchDispatchMode) -> None:
+    """Put a dispatch mode below all that are on in this thread: as if it had begun before them."""
+    above = [_modes._pop_mode() for _ in dispatch_mode_stack()]
+    for one in (mode, *reversed(above)):
+        push_mode(one)
+
+
 def sharding_propagator() -> Any:
     """The class that works out what ops on DTensors return; None while DTensor is not loaded."""
     return getattr(_sys.modules.get("torch.distributed.tensor._sharding_prop"), "ShardingPropagator", None)

@@ -28,6 +28,7 @@ import torchatlas as atlas
 from torchatlas.capturing.native import build
 from torchatlas.capturing.native.recorder import NativeRecorder
 from torchatlas.errors import NotAvailableError, StateError
+from torchatlas.torch_private import dispatch_mode_stack
 
 X = torch.randn(4, 8)
 
@@ -388,6 +389,20 @@ def test_zeros_without_memory_take_none() -> None:
 
 
 @pytest.mark.usefixtures("native")
+def test_a_mode_of_the_program_ends_also_if_the_recorder_in_python_takes_over_in_it() -> None:
+    class Silent(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    x = torch.randn(3)
+    with atlas.recording(native=True) as recording:
+        with Silent():
+            torch.func.vjp(torch.tanh, x)[1](x)
+        x.sin()
+    assert not dispatch_mode_stack()
+    assert [node.operation for node in recording.graph.where(kind="op")][-1] == "aten.sin.default"
+
+
 def test_the_seventeenth_at_once_is_recorded_in_python() -> None:
     outer = [atlas.recording(native=True).start() for _ in range(16)]
     with atlas.recording() as rec:

@@ -36,6 +36,7 @@ from torchatlas.torch_private import (
     functorch_depth,
     next_sequence_nr,
     push_mode,
+    push_mode_below,
     pytree,
     remove_mode,
     saved_tensors_hooked,
@@ -295,7 +296,7 @@ class NativeRecorder(Recorder):
             here._switched = True
             self._core.pause(1)
             self.taken_over.append(reason)
-            push_mode(here._mode)
+            push_mode_below(here._mode)  # none was on when the recording began, and each ends by taking off the top
 
     def hooks_begin(self) -> None:
         """Whoever keeps values is told of ops one by one, and cannot be told of one inside of another."""
