@@ -51,6 +51,23 @@ def _hides(item: Any, seen: set[int]) -> bool:
     return any(_hides(part, seen) for part in inside)
 
 
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two results are equal to the bit: NaN is NaN, and zeros have the same sign."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return bool(one is other or one == other)
+    if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
+        return False
+    if one.is_sparse:
+        one, other = one.coalesce(), other.coalesce()
+        return same_bits(one.indices(), other.indices()) and same_bits(one.values(), other.values())
+    if one.layout is not torch.strided:
+        return same_bits(one.to_dense(), other.to_dense())
+    if one.is_quantized:
+        return torch.equal(one, other)
+    bits = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*bits)
+
+
 def differentiable(result: Any) -> list[torch.Tensor]:
     """The floating outputs that require a gradient."""
     tensors = (tensor for _, tensor in named_tensors(result))
@@ -105,7 +122,7 @@ def check_call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        passed = ", ".join([*(described(arg) for arg in args), *(f"{k}={described(v)}" for k, v in kwargs.items())])
+        passed = described_call(args, kwargs)
         raise InvalidInputError(f"{_name(model)} takes {signature}, but was given ({passed}): {error}.") from None
 
 
@@ -262,3 +279,8 @@ def described(item: Any) -> str:
     if isinstance(item, torch.Tensor):
         return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)}"
     return f"the class {item.__name__}" if isinstance(item, type) else type(item).__name__
+
+
+def described_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Arguments in a message: float32[2, 3], mask=NoneType."""
+    return ", ".join([*map(described, args), *(f"{name}={described(item)}" for name, item in kwargs.items())])
