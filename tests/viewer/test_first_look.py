@@ -162,7 +162,7 @@ def test_a_training_loop_opens_with_a_module_and_from_the_left_of_its_iteration(
                 for average, parameter in zip(averages, model.parameters(), strict=True):
                     average.lerp_(parameter, 0.1)
     page = page_of(rec.graph, viewport={"width": 1100, "height": 800})
-    seen = page.evaluate(
+    kinds, left = page.evaluate(
         """() => {
             const { app, shell } = torchatlas, { left, scale } = shell.graph.view;
             const open = app.scene.frames.filter(f => f.open);
@@ -170,4 +170,5 @@ def test_a_training_loop_opens_with_a_module_and_from_the_left_of_its_iteration(
             return [open.map(f => f.item.kind), iteration && left + iteration.x * scale];
         }"""
     )
-    assert "module" in seen[0] and seen[1] >= 0, seen
+    assert "module" in kinds
+    assert left >= 0

@@ -337,9 +337,7 @@ def _bookkeeping(graph: Graph, is_op: Array, edges: _Edges) -> Array:
 class _Groups:
     """Module calls, the lanes above them, and above these iterations if there are several, as intervals of leaves."""
 
-    def __init__(
-        self, graph: Graph, leaves: Array, lane: Array, is_op: Array, inside: Array, lanes: bool
-    ) -> None:
+    def __init__(self, graph: Graph, leaves: Array, lane: Array, is_op: Array, inside: Array, lanes: bool) -> None:
         columns = graph.columns
         calls = len(columns["call_module"])
         ancestors = _ancestors(columns["call_parent"].astype(np.int64))
