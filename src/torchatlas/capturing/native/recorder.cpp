@@ -28,6 +28,7 @@
 #include <torch/csrc/Device.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
