@@ -55,7 +55,6 @@ class BoxWords:
         # The words of a box are asked for again and again, closed, open and to weigh it: what takes long is cached.
         self._known_names: dict[Item, list[str]] = {}
         self._said_of_all: dict[Item, str] = {}
-        self._counts: dict[str, int] = {}  # of parameters, by the path of a module
 
     def title(self, item: Item) -> str:
         """A class or an op; both ends of one that is too long, as classes often begin alike."""
@@ -293,11 +292,7 @@ class BoxWords:
         if item.call < 0:
             return 0
         path = self.graph.tables.modules[self.graph.columns["call_module"][item.call]].path
-        count = self._counts.get(path)
-        if count is None:
-            count = self.parameters_of(path) + sum(self._read_of_others.get(path, {}).values())
-            self._counts[path] = count
-        return count
+        return self.parameters_of(path) + sum(self._read_of_others.get(path, {}).values())
 
     def parameters_of(self, path: str) -> int:
         """The elements of the parameters below a module path; of all parameters for the empty path."""
