@@ -57,7 +57,6 @@ class Box:
     enters: dict[int, float] = field(default_factory=dict)  # tensor -> where it meets the upper border
     leaves: dict[int, float] = field(default_factory=dict)
     sources: int = 0  # how many points for what enters follow the inner boxes, in order of the item's inputs
-    boxes: int = 1  # closed ones in it
     crossings: int = 0
     wraps: int = 0  # cuts into columns
     natural: bool = True  # nothing in it was cut: it serves for every height it fits
@@ -272,7 +271,6 @@ class BoxMaker:
             enters={t: placed.places[p][0] + left for t, p in zip(own.inputs, sources, strict=True)},
             leaves={tensor: placed.places[sink_of[end]][0] + left for tensor, end in ends.items()},
             sources=len(sources),
-            boxes=len(inner) - len(nested) + sum(box.boxes for box in nested),
             crossings=placed.crossings + sum(box.crossings for box in nested),
             wraps=wraps,
             natural=wraps == 0 and all(box.natural for box in nested) and full_height + behind <= height,
