@@ -16,8 +16,8 @@ from torch import nn
 from zoo import ZOO, Specimen
 
 import torchatlas as atlas
+from torchatlas.analysis.critical_path import critical_path
 from torchatlas.analysis.gradients import gradient_norms
-from torchatlas.analysis.schedule import critical_path
 from torchatlas.demo import training_step
 from torchatlas.graph import Graph, OperationType
 from torchatlas.operations import type_of_box

@@ -45,6 +45,7 @@ class JsonNode(Struct, omit_defaults=True, gc=False):
     iteration: Small | None = -1
     thread: Reference = None
     forward: Small | None = -1
+    composites: Reference = None
 
 
 class JsonEdge(Struct, omit_defaults=True, gc=False):
@@ -152,6 +153,7 @@ ROW_LISTS = (
             "operation": ("node_operation", "operations"),
             "given_name": ("node_name", "names"),
             "thread": ("node_thread", "threads"),
+            "composites": ("node_composites", "names"),
         },
     ),
     RowList("edges", "edge", JsonEdge, {"kind": ("edge_kind", EDGE_KINDS)}),

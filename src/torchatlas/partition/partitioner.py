@@ -13,9 +13,9 @@ from torchatlas.analysis.devices import Device, device_named
 from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
+from torchatlas.partition.acyclic_groups import of_nodes
 from torchatlas.partition.front_ends import opened
 from torchatlas.partition.fusion import Fusion
-from torchatlas.partition.groups import of_nodes
 from torchatlas.partition.report import Attempt, Boundary, PartitionReport
 from torchatlas.partition.strategies import as_asked, by_module, by_operation
 from torchatlas.partition.subgraphs import Describer

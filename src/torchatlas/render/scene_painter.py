@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from torchatlas.analysis.schedule import critical_path
+from torchatlas.analysis.critical_path import critical_path
 from torchatlas.errors import AnalysisError, InvalidInputError, UnknownNameError
 from torchatlas.escapes import clean
 from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType
