@@ -349,7 +349,9 @@ class NativeRecorder(Recorder):
     @property
     def handled(self) -> list[str]:
         failures, _, _ = self._core.failures()
-        return [*(self.plans[number].name for number, *_ in failures), *self._raised]
+        # A checkpoint raises an exception of its own, in a hook inside of an op, when it has recomputed enough.
+        raised = [self.plans[number].name for number, *_, recomputing in failures if not recomputing]
+        return [*raised, *self._raised]
 
     @handled.setter
     def handled(self, names: list[str]) -> None: ...
@@ -368,7 +370,7 @@ class NativeRecorder(Recorder):
             while trace is not None and trace.tb_next is not None:
                 trace = trace.tb_next
             if trace is not None and id(trace.tb_frame.f_code) == innermost and trace.tb_lasti == instruction:
-                number, call, code, at = failures[-1]
+                number, call, code, at, _ = failures[-1]
                 return self.plans[number].name, describe_error(chain), call, code, at
             chain = chain.__cause__ or chain.__context__
         return None
