@@ -105,7 +105,7 @@ def check_call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        passed = ", ".join([*(described(arg) for arg in args), *(f"{k}={described(v)}" for k, v in kwargs.items())])
+        passed = described_call(args, kwargs)
         raise InvalidInputError(f"{_name(model)} takes {signature}, but was given ({passed}): {error}.") from None
 
 
@@ -262,3 +262,8 @@ def described(item: Any) -> str:
     if isinstance(item, torch.Tensor):
         return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)}"
     return f"the class {item.__name__}" if isinstance(item, type) else type(item).__name__
+
+
+def described_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Arguments in a message: float32[2, 3], mask=NoneType."""
+    return ", ".join([*map(described, args), *(f"{name}={described(item)}" for name, item in kwargs.items())])

@@ -21,9 +21,7 @@ from torch import nn
 from torchatlas.argument_errors import explains_arguments
 from torchatlas.autograd.check_arguments import (
     Params,
-    check_gradients,
-    check_outputs,
-    check_scalar,
+    check_backward,
     counted,
     forward_graph,
     names_by_id,
@@ -32,7 +30,6 @@ from torchatlas.autograd.check_arguments import (
 from torchatlas.autograd.debug_session import Aborted, Breakpoint, DebugSession
 from torchatlas.autograd.debug_stop import Stop
 from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
-from torchatlas.autograd.graph_walk import starting_nodes
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
@@ -95,9 +92,7 @@ class Debugger(Shown, Bracket["Debugger"]):
         params: Params = None,
         forward: Graph | Recording | None = None,
     ) -> None:
-        outputs, gradients = check_outputs(outputs), check_gradients(gradients, "debug_backward")
-        roots = starting_nodes(outputs, "debug_backward")
-        check_scalar(outputs, gradients, "debug_backward")
+        outputs, roots = check_backward(outputs, gradients, "debug_backward")
         self._keep_graph = create_graph if retain_graph is None else retain_graph
         call, names = (outputs, gradients, retain_graph, create_graph), names_by_id(params, model)
         modules = None if model is None else {id(module): path for path, module in model.named_modules()}

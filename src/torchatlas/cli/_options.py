@@ -22,7 +22,7 @@ from torchatlas.errors import AtlasError, FileFormatError
 from torchatlas.escapes import clean_text
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS, check_folder, suffix_of, with_rank
-from torchatlas.progress import Progress
+from torchatlas.progress_line import ProgressLine
 
 OUR_FAILURE, THEIR_FAILURE = 2, 1
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -245,7 +245,7 @@ def check_output(path: Path | None) -> None:
 @contextmanager
 def progress(text: str) -> Iterator[None]:
     """A spinner with the time on stderr while something long runs; nothing where stderr is no terminal."""
-    with Progress(text, patience_s=0) as shown:
+    with ProgressLine(text, patience_s=0) as shown:
         shown.tick()
         yield
 

@@ -64,7 +64,7 @@ class SavedVariant(Struct):
     attached: dict[str, int]  # register -> tensor
     calls: list[SavedCall]
     outputs: str
-    names: dict[str, str]
+    names: dict[str, str]  # of registers and calls that are nodes -> of the graph's nodes
     in_spec: Any
     out_spec: Any
     leaves: list[SavedLeaf]
