@@ -378,7 +378,7 @@ class NativeRecorder(Recorder):
         return None
 
     # -- what the recorder in C++ asks -------------------------------------------------------------------------------
-    # It asks while ops run, also those between the pieces of what torch.compile compiles: it must not compile these too.
+    # It asks while ops run, also between the pieces of what torch.compile compiles, which must not compile these.
 
     @never_compiled
     def _before_op(self, number: int, args: Any, kwargs: Any) -> None:
