@@ -72,6 +72,19 @@ optimizer_option = click.option(
 )
 
 
+def output_option(text: str, **attributes: Any) -> Callable[[Function], Function]:
+    """The file to write."""
+    kind = click.Path(path_type=Path)
+    return click.option("--output", "-o", type=kind, metavar="FILE", help=text, **attributes)
+
+
+def script_command(function: Callable[..., Any]) -> click.Command:
+    """A verb that runs a SCRIPT; all that follows the script is the script's own."""
+    arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+    command = click.command(context_settings={"allow_interspersed_args": False})
+    return command(click.argument("script")(arguments(function)))
+
+
 def count_option(name: str, text: str, default: int | None = None, least: int = 0) -> Callable[[Function], Function]:
     """An option that takes a whole number."""
     kind = click.IntRange(min=least)

@@ -14,6 +14,7 @@ from torchatlas.cli._options import (
     THEIR_FAILURE,
     check_output,
     echo,
+    output_option,
     own_path,
     print_exception,
     process_rank,
@@ -47,7 +48,7 @@ class _OptionsThenTarget(click.Command):
     type=click.Choice(["stats", "all", "replay"]),
     help="Also keep a few numbers of every result, every result, or what torchatlas verify needs.",
 )
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save the graph (.atlas, .json ...).")
+@output_option("Save the graph (.atlas, .json ...).")
 @verb
 def command(
     target: str,
