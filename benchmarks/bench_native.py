@@ -30,9 +30,8 @@ from programs import Step, dropout_mlp, gpt2_small, lstm_loop, mlp, resnet18
 from torch.profiler import ProfilerActivity, profile
 
 import torchatlas as atlas
-from torchatlas.capturing.native import build
 from torchatlas.capturing.native.recorder import NativeRecorder
-from torchatlas.capturing.recording import Recording
+from torchatlas.capturing.recording import Recording, native_module
 
 PROGRAMS = {"mlp": mlp, "dropout mlp": dropout_mlp, "lstm": lstm_loop, "resnet18": resnet18, "gpt2": gpt2_small}
 SMALL = ("mlp", "dropout mlp")
@@ -85,7 +84,7 @@ def measure(step: Step, rounds: int, cold: bool) -> dict[str, float]:
 @contextmanager
 def callback(*, pause: bool) -> Iterator[None]:
     """The recorder in C++ by itself. Paused, its callback of torch's and its listener to allocations return at once."""
-    recorder = NativeRecorder(build.load())
+    recorder = NativeRecorder(native_module(required=True))
     recorder.start()
     if pause:
         recorder._core.pause(1)
