@@ -130,7 +130,7 @@ def parts(make: Callable[[], Step], rounds: int) -> dict[str, float]:
 
 
 def block(step: Callable[[], Any]) -> float:
-    """A quick step of many, the sixth of sixty: what else the machine does only ever adds."""
+    """A quick step of many, the seventh of sixty: what else the machine does only ever adds."""
     for _ in range(5):
         step()
     return sorted(timed(step)[0] for _ in range(BLOCK))[BLOCK // 10]
