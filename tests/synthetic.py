@@ -168,6 +168,7 @@ def _nodes(rng: np.random.Generator, inputs: Array, tables: Tables, calls: int) 
         "node_iteration": ids * 3 // max(nodes, 1),
         "node_thread": rng.integers(-1, 2, nodes),
         "node_forward": np.where(phase == 1, ids // 2, -1),
+        "node_composites": rng.integers(-1, len(tables.names), nodes) if nodes else ids,
     }
 
 

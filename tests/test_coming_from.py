@@ -14,7 +14,7 @@ import torchatlas as atlas
 from torchatlas import types
 from torchatlas.analysis.roofline import Bound
 from torchatlas.compat.pytorch_graph.tracker import EDGE_KEYS, NODE_KEYS
-from torchatlas.partition.aliases import ConcurrencyNames, ParallelismNames, ReportNames, SubgraphNames
+from torchatlas.partition.branes_names import ConcurrencyNames, ParallelismNames, ReportNames, SubgraphNames
 from torchatlas.partition.report import Reason
 
 PAGE = (Path(__file__).parent.parent / "docs" / "coming-from.md").read_text()

@@ -198,7 +198,7 @@ WITHOUT_TEXT = {
     "register_operator": "returns nothing",
     "run_pipeline": "numbers, and the plan that `pipeline_stages` makes",
     "save_ranks": "paths",
-    "view": "the path of a page, which is tested in tests/render/viewer/test_page.py",
+    "view": "the path of a page, which is tested in tests/render/viewer/test_html_page.py",
 }
 
 
@@ -221,7 +221,7 @@ def test_names_can_still_be_recognised() -> None:
     assert GRAPH.nodes[0].name.endswith(NO_UNICODE)  # as data it is exact
 
 
-_OUR_PAGE = re.compile(r'srcdoc="[^"]*"')  # the viewer, whose script has tabs: tests/render/viewer/test_page.py
+_OUR_PAGE = re.compile(r'srcdoc="[^"]*"')  # the viewer, whose script has tabs: tests/render/viewer/test_html_page.py
 _METHODS = re.compile(r"_repr_\w+_|to_text|\w*summary|describe|text")
 
 

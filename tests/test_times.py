@@ -12,7 +12,7 @@ from torch import nn
 
 import torchatlas as atlas
 from torchatlas.analysis.cost import cost_text
-from torchatlas.analysis.schedule import critical_path
+from torchatlas.analysis.critical_path import critical_path
 from torchatlas.analysis.totals import operations_mask, run_times, summarize
 from torchatlas.export.model_explorer import graph_facts, graph_nodes
 from torchatlas.graph.timing import Measured, Timing
@@ -93,7 +93,7 @@ SHOWN = {
     "analysis/cost.py": "cost",
     "analysis/diff.py": "comparison",
     "analysis/memory_text.py": "memory",
-    "analysis/schedule.py": "critical path",
+    "analysis/critical_path.py": "critical path",
     "analysis/totals.py": "summary as a dictionary",
     "analysis/time_changes.py": "comparison",
     "autograd/record_backward.py": "test_backward_is_one_run",
@@ -108,12 +108,12 @@ SHOWN = {
     "partition/stages.py": "best times of a device, none measured",
     "partition/report.py": "best times of a device, none measured",
     "pipeline/launch.py": "a time-out",
-    "pipeline/run.py": "says (one run) itself",
+    "pipeline/pipeline_run.py": "says (one run) itself",
     "pipeline/schedules.py": "a part of a pipeline's run, which says so",
     "render/color_by.py": "coloured picture",
     "render/module_cells.py": "table",
-    "render/notebook.py": "notebook",
-    "render/page.py": "picture",
+    "render/graph_html.py": "notebook",
+    "render/scene_painter.py": "picture",
     "render/plots.py": "plot of time",
     "render/roofline.py": "roofline",
     "render/text.py": "summary",

@@ -19,7 +19,7 @@ import torch
 
 import torchatlas as atlas
 from fuzzing.seeds import Seed
-from torchatlas.analysis import schedule
+from torchatlas.analysis import critical_path, levels
 from torchatlas.analysis.cost import cost_text
 from torchatlas.analysis.gradients import gradient_norms
 from torchatlas.errors import AtlasError
@@ -89,7 +89,7 @@ def _looks(graph: Graph, path: Path, case: int) -> Iterator[Step]:
     yield "table", lambda: (str(atlas.module_table(graph)), str(atlas.module_bars(graph)))
     yield "cost", lambda: cost_text(atlas.cost(graph))
     yield "memory", lambda: str(atlas.memory(graph))
-    yield "schedule", lambda: (schedule.levels(graph), schedule.critical_path(graph))
+    yield "schedule", lambda: (levels(graph), critical_path(graph))
     yield "gradients", lambda: gradient_norms(graph)
     yield "draw", lambda: atlas.draw(graph, width=500, height=400)
     yield "partition", lambda: atlas.ConcurrencyAnalyzer().analyze(atlas.GraphPartitioner().partition(graph))

@@ -98,16 +98,16 @@ if TYPE_CHECKING:
     from torchatlas.export.profile_join import join_profile
     from torchatlas.export.ranks import save_ranks
     from torchatlas.integrations.watch import watch
-    from torchatlas.operations.table import formula, register_operator
+    from torchatlas.operations.operator_table import formula, register_operator
     from torchatlas.operations.work import OpCall, Work
     from torchatlas.partition.concurrency import ConcurrencyAnalyzer
     from torchatlas.partition.partitioner import GraphPartitioner
     from torchatlas.partition.stages import pipeline_stages
-    from torchatlas.pipeline.run import run_pipeline
+    from torchatlas.pipeline.pipeline_run import run_pipeline
     from torchatlas.render.module_table import module_bars, module_table
     from torchatlas.render.picture import draw
     from torchatlas.render.plots import plot
-    from torchatlas.render.viewer.opening import view
+    from torchatlas.render.viewer.browser import view
     from torchatlas.runs.recording import recording
     from torchatlas.runs.run import Run
 else:
@@ -137,16 +137,16 @@ else:
             "export.profile_join": "join_profile",
             "export.ranks": "save_ranks",
             "integrations.watch": "watch",
-            "operations.table": "formula register_operator",
+            "operations.operator_table": "formula register_operator",
             "operations.work": "OpCall Work",
             "partition.concurrency": "ConcurrencyAnalyzer",
             "partition.partitioner": "GraphPartitioner",
             "partition.stages": "pipeline_stages",
-            "pipeline.run": "run_pipeline",
+            "pipeline.pipeline_run": "run_pipeline",
             "render.picture": "draw",
             "render.plots": "plot",
             "render.module_table": "module_bars module_table",
-            "render.viewer.opening": "view",
+            "render.viewer.browser": "view",
             "runs.recording": "recording",
         },
     )

@@ -20,7 +20,7 @@ from torchatlas.analysis.checkpoint_choice import (
     nothing_fits,
 )
 from torchatlas.analysis.devices import Device
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing import capture
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import AnalysisError, InvalidModelError, StateError

@@ -10,18 +10,14 @@ from typing import Any
 
 import torch
 
-from torchatlas.calls import own_names
+from torchatlas.argument_errors import own_names
 from torchatlas.errors import AtlasError, CaptureError, InvalidInputError, InvalidModelError
 from torchatlas.registry import did_you_mean
 
 
 def named_tensors(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor in a structure with its path: batch.image, states.0."""
-    if isinstance(tree, torch.Tensor):
-        yield name, tree
-    else:
-        for key, part in _parts(tree):
-            yield from named_tensors(part, f"{name}.{key}" if name else str(key))
+    return ((path, leaf) for path, leaf in _leaves(tree, name) if isinstance(leaf, torch.Tensor))
 
 
 def mapped_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -91,7 +87,7 @@ def as_call(model: Callable[..., Any], example: Any) -> tuple[tuple[Any, ...], d
     """
     if isinstance(example, (tuple, list)) and not hasattr(example, "_fields"):
         args, kwargs = tuple(example), {}
-    elif isinstance(example, Mapping) and _accepts(model, example):
+    elif isinstance(example, Mapping) and all(isinstance(key, str) for key in example) and accepts(model, (), example):
         args, kwargs = (), dict(example)
     else:
         args, kwargs = (example,), {}
@@ -109,7 +105,7 @@ def check_call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        passed = ", ".join([*(described(arg) for arg in args), *(f"{k}={described(v)}" for k, v in kwargs.items())])
+        passed = described_call(args, kwargs)
         raise InvalidInputError(f"{_name(model)} takes {signature}, but was given ({passed}): {error}.") from None
 
 
@@ -177,7 +173,7 @@ def is_about_dtypes(error: BaseException) -> bool:
 
 
 def _leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    parts = list(_parts(tree))
+    parts = [] if isinstance(tree, torch.Tensor) else list(_parts(tree))
     for key, part in parts:
         yield from _leaves(part, f"{name}.{key}" if name else str(key))
     if not parts:
@@ -234,12 +230,12 @@ def _signature(model: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _accepts(model: Callable[..., Any], example: Mapping[Any, Any]) -> bool:
-    signature = _signature(model)
-    if signature is None or not all(isinstance(key, str) for key in example):
+def accepts(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """True if arguments can be bound to the model's parameters; False also for a model without a signature."""
+    if (signature := _signature(model)) is None:
         return False
     try:
-        signature.bind(**example)
+        signature.bind(*args, **kwargs)
     except TypeError:
         return False
     return True
@@ -266,3 +262,8 @@ def described(item: Any) -> str:
     if isinstance(item, torch.Tensor):
         return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)}"
     return f"the class {item.__name__}" if isinstance(item, type) else type(item).__name__
+
+
+def described_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Arguments in a message: float32[2, 3], mask=NoneType."""
+    return ", ".join([*map(described, args), *(f"{name}={described(item)}" for name, item in kwargs.items())])

@@ -1,5 +1,5 @@
 """What a report shows, as data: lines, tables and facts. Plain text is one view of it, made here; HTML for notebooks is
-another, made by render/html.py.
+another, made by render/report_html.py.
 
 Cells and lines may come from anybody: each view makes them safe. Spaces at the beginning of a line or cell indent it.
 """

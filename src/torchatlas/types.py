@@ -33,7 +33,7 @@ from torchatlas.integrations.training_watch import TrainingWatch
 from torchatlas.partition.concurrency import ConcurrencyReport
 from torchatlas.partition.report import Parallelism, PartitionReport, Subgraph
 from torchatlas.partition.stages import PipelinePlan, Stage
-from torchatlas.pipeline.run import PipelineRun
+from torchatlas.pipeline.pipeline_run import PipelineRun
 from torchatlas.pipeline.schedules import Timeline
 from torchatlas.render.bars import ModuleBars
 from torchatlas.render.drawing import Drawing

@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
 from torchatlas.autograd.autograd_graph import autograd_graph
-from torchatlas.autograd.print_graph import graph_text
 from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Role
@@ -220,7 +219,7 @@ def test_print_graph_of_a_long_chain_is_cut() -> None:
     y = torch.ones(1, requires_grad=True)
     for _ in range(1000):
         y = y * 2
-    lines = graph_text(y, most=20).splitlines()
+    lines = atlas.print_graph(y, most=20).splitlines()
     assert len(lines) == 21
     assert lines[-1].strip() == "... 982 more nodes"
     assert max(map(len, lines)) < 60

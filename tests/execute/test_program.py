@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from torchatlas.capturing.exported import graph_of_export
 from torchatlas.execute.exporting import compiled, copy_unless_same
 from torchatlas.execute.node_values import RunOptions, ValueObserver
 from torchatlas.execute.program import Failed, Program
@@ -24,9 +25,13 @@ class Function(torch.nn.Module):
 
 
 def program_of(function: Callable[..., Any], *args: Any) -> Program:
-    exported = torch.export.export(Function(function), args)
+    return _compiled(torch.export.export(Function(function), args))
+
+
+def _compiled(exported: Any) -> Program:
     constants = {s.arg.name: s.target for s in exported.graph_signature.input_specs if s.kind.name != "USER_INPUT"}
-    return compiled(exported.graph, constants)
+    _, numbers = graph_of_export(exported, torch.nn.Module(), [])
+    return compiled(exported.graph, constants, {name: name for name in numbers})
 
 
 def nothing(name: str) -> Any:
@@ -96,7 +101,7 @@ def test_a_kept_value_is_what_the_node_made(name: str, some: bool) -> None:
     exported = torch.export.export(Function(WRITES[name]), (x,))
     expected: dict[str, Any] = {}
     (wanted,) = Cloning(exported.graph_module, expected).run(x.clone())
-    program = compiled(exported.graph, {})
+    program = _compiled(exported)
     names = [instruction.name for instruction in program.instructions if instruction.name]
     for keep in [{one} for one in names] if some else [None]:
         recorder = ValueObserver(RunOptions(keep))

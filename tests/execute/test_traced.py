@@ -179,7 +179,7 @@ def test_a_model_keyword_that_is_ours_goes_in_kwargs() -> None:
         ((torch.zeros(2, 4, device="meta"),), InputMismatchError, "input x is on meta"),
         ((3,), InputMismatchError, "input x is a int, not a tensor"),
         ((), InvalidInputError, r"traced with 1 input \(x\) and called with nothing: pass as many"),
-        ((torch.zeros(2, 4), torch.zeros(2, 4)), InvalidInputError, r"called with a tensor of \(2, 4\), a tensor of"),
+        ((torch.zeros(2, 4), torch.zeros(2, 4)), InvalidInputError, r"called with float32\[2, 4\], float32"),
     ],
     ids=["size", "dtype", "dimensions", "device", "type", "none", "too many"],
 )

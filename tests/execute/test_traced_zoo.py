@@ -12,6 +12,7 @@ from test_laws import assert_same_state, same, state_of, world
 from zoo import Specimen, leaves_of, loss_of, tensors_in
 
 import torchatlas as atlas
+from torchatlas.capturing.exported import graph_of_export
 from torchatlas.errors import CaptureError
 from torchatlas.torch_private import functorch_depth, pytree
 
@@ -114,7 +115,8 @@ def test_recorded_values_are_what_nodes_took_and_made(specimen: Specimen, traini
     finally:
         torch.use_deterministic_algorithms(False)
     variant, _ = found._matching(args, kwargs)
-    fx_names = {ours: fx_name for fx_name, ours in variant.names.items()}
+    _, numbers = graph_of_export(program, found.model, pytree.tree_leaves((args, kwargs)))
+    fx_names = {variant.graph.nodes[number].name: fx_name for fx_name, number in numbers.items()}
     assert set(values) == set(fx_names)
     for name, entry in values.items():
         taken, made = expected[fx_names[name]]

@@ -129,7 +129,7 @@ _CLAIM = _npy(np.zeros(30, np.uint8)).replace(b"(30,), }            ", b"(100000
         (lambda members: members.pop("columns/value_role.npy"), "columns/value_role.npy is missing"),
         (lambda members: members.pop("header.json"), "header.json is missing"),
         (_header(format="other"), "not a torchatlas file"),
-        (_header(columns=["node_colour"]), "there is no column 'node_colour' in version 2"),
+        (_header(columns=["node_colour"]), "there is no column 'node_colour' in version 3"),
         (_header(tables={"operations": [{"name": 3}]}), "header.json: tables.operations[0].name: expected `str`"),
         (_header(tables={}), "node_operation[0] is 1, but there are 0 rows in operations"),
         (_member("header.json", b'{"format": "torchatlas", "version": 1'), "header.json: not readable as JSON"),
@@ -152,14 +152,18 @@ def test_a_file_of_version_1_is_of_one_run(tmp_path: Path) -> None:
 
     def older(members: dict[str, bytes]) -> None:
         header = msgspec.json.decode(members["header.json"])
-        del header["timing"], members["columns/node_time_spread_ns.npy"]
-        columns = [name for name in header["columns"] if name != "node_time_spread_ns"]
+        younger = {"node_time_spread_ns", "node_composites"}
+        del header["timing"]
+        for name in younger:
+            del members[f"columns/{name}.npy"]
+        columns = [name for name in header["columns"] if name not in younger]
         members["header.json"] = msgspec.json.encode(header | {"version": 1, "columns": columns})
 
     loaded = Graph.load(_rewritten(graph.save(tmp_path / "graph.atlas"), older))
     assert loaded.timing == Timing()
     assert loaded.measured() == Measured(graph.time_ns)
     assert (loaded.columns["node_time_spread_ns"] == -1).all()
+    assert {node.composites for node in loaded.nodes} == {None}
     assert loaded.hash == graph.hash
     with pytest.raises(FileFormatError, match=r"columns/node_time_spread_ns.npy is missing"):
         Graph.load(_rewritten(graph.save(tmp_path / "new.atlas"), lambda m: m.pop("columns/node_time_spread_ns.npy")))
@@ -185,7 +189,7 @@ def test_times_that_cannot_be_are_refused(tmp_path: Path, timing: dict[str, obje
 
 def test_a_newer_version_is_named_as_such(tmp_path: Path) -> None:
     path = random_graph(30, 60).save(tmp_path / "graph.atlas")
-    with pytest.raises(NewerVersionError, match=r"version 7 .* up to version 2"):
+    with pytest.raises(NewerVersionError, match=r"version 7 .* up to version 3"):
         Graph.load(_rewritten(path, _header(version=7, tables=None)))
 
 

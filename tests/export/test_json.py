@@ -33,7 +33,7 @@ def test_loads_back_identical(tmp_path: Path, nodes: int, edges: int) -> None:
 def test_is_plain_json_with_nodes_and_edges_as_objects(tmp_path: Path) -> None:
     graph = random_graph(30, 60)
     document = json.loads(graph.save(tmp_path / "graph.json").read_bytes())
-    assert (document["format"], document["version"]) == ("torchatlas", 2)
+    assert (document["format"], document["version"]) == ("torchatlas", 3)
     assert [row["name"] for row in document["nodes"]] == [node.name for node in graph]
     for row, node in zip(document["nodes"], graph, strict=True):
         assert (row["operation"], row["operation_type"]) == (node.operation, node.operation_type)
@@ -179,11 +179,11 @@ def test_a_file_of_version_1_is_of_one_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_newer_version_is_named_as_such(tmp_path: Path, broken: bool) -> None:
     def edit(document: dict[str, Any]) -> None:
-        document["version"] = 3
+        document["version"] = 4
         if broken:  # what the newer version changed must not hide that it is newer
             document["nodes"] = {"compressed": "..."}
 
-    with pytest.raises(NewerVersionError, match=r"version 3 .* up to version 2.*pip install --upgrade"):
+    with pytest.raises(NewerVersionError, match=r"version 4 .* up to version 3.*pip install --upgrade"):
         Graph.load(_edited(tmp_path, random_graph(3, 3), edit))
 
 
@@ -219,7 +219,7 @@ def test_refuses_what_is_no_graph(tmp_path: Path, data: bytes) -> None:
     ("old", "new", "message"),
     [
         (b'"phase":"forward"', b'"phase":"forward","phase":"backward"', "the key 'phase' stands twice"),
-        (b'"version": 2,', b'"version": 2, "version": 2,', "the key 'version' stands twice"),
+        (b'"version": 3,', b'"version": 3, "version": 3,', "the key 'version' stands twice"),
         (b'{"alpha":1.0}', b'{"alpha":1.0,"alpha":2.0}', "the key 'alpha' stands twice"),
         (b'"tuple":[1,2]', b'"tuple":[1,2],"tuple":[1]', "the key 'tuple' stands twice"),
         (b'"seed":0', b'"seed":0,"seed":1', "the key 'seed' stands twice"),

@@ -16,11 +16,11 @@ from torchatlas.diagnosis.doctor import doctor
 from torchatlas.diagnosis.events import DIAGNOSES
 from torchatlas.export.html import load_pages
 from torchatlas.graph import Phase
-from torchatlas.learn import catalogue, page
+from torchatlas.learn import catalogue, lesson_page
 from torchatlas.learn.catalogue import lesson_named, lessons
 from torchatlas.learn.lesson import Kind, Lesson
+from torchatlas.learn.lesson_session import LessonSession
 from torchatlas.learn.runner import Runner, undisturbed
-from torchatlas.learn.session import Session
 from torchatlas.tables import Printable
 
 # The rest of the faults are marked slow: together they take twenty seconds.
@@ -111,7 +111,7 @@ def test_lessons_come_with_the_package() -> None:
 @pytest.mark.parametrize("lesson", EVERY)
 def test_the_page_opens_at_a_moment_that_it_has(lesson: Lesson, tmp_path: Path) -> None:
     with undisturbed():
-        made = page.lesson_page(lesson)
+        made = lesson_page.lesson_page(lesson)
     assert made is not None
     (tmp_path / "page.html").write_bytes(made.data)
     ((_, graph),) = load_pages(tmp_path / "page.html")
@@ -128,7 +128,7 @@ def test_the_page_opens_at_a_moment_that_it_has(lesson: Lesson, tmp_path: Path) 
 
 def test_the_link_puts_the_player_there(tmp_path: Path) -> None:
     with undisturbed():
-        made = page.lesson_page(lesson_named("order-of-backward"))
+        made = lesson_page.lesson_page(lesson_named("order-of-backward"))
     assert made is not None
     path = tmp_path / "page.html"
     path.write_bytes(made.data)
@@ -170,7 +170,7 @@ def test_the_documentation_lists_and_shows_the_real_lessons() -> None:
     rows += [f"| `{lesson.name}` | {lesson.title} | {lesson.minutes} |" for lesson in lessons()]
     shown = list[str]()
     with undisturbed():
-        Session(lesson_named(SHOWN), lambda piece: shown.append(_text(piece)), None).walk()
+        LessonSession(lesson_named(SHOWN), lambda piece: shown.append(_text(piece)), None).walk()
     lines = "\n".join(shown).strip().split("\n")
     parts = [at for at, line in enumerate(lines) if line.startswith("── ")]
     sample = "\n".join(f"    {line}".rstrip() for line in lines[: parts[2]]).rstrip()  # two parts of it

@@ -9,8 +9,8 @@ import pytest
 from torchatlas.errors import FileFormatError, FileSystemError
 from torchatlas.learn.answers import Verdict, compare, compare_line
 from torchatlas.learn.lesson import Kind, Lesson, read_lesson
+from torchatlas.learn.lesson_session import LessonSession
 from torchatlas.learn.runner import Runner, changed_lines, matches, undisturbed
-from torchatlas.learn.session import Session
 
 HEAD = "# Title\nminutes: 2\n\n"
 CODE = "```python\n{}\n```\n"
@@ -164,7 +164,7 @@ def test_a_session_asks_judges_and_counts(tmp_path: Path) -> None:
         prompts.append(prompt)
         return next(answers)
 
-    session = Session(lesson_of(tmp_path, text), lambda piece: shown.append(str(piece)), ask)
+    session = LessonSession(lesson_of(tmp_path, text), lambda piece: shown.append(str(piece)), ask)
     session.walk()
     assert (session.right, session.asked, session.as_expected) == (1, 2, False)
     question, run = "your answer (Enter: just see): ", "Enter runs it: "

@@ -20,8 +20,8 @@ import torchatlas as atlas
 from torchatlas.analysis.devices import device_named
 from torchatlas.errors import InvalidInputError, InvalidModelError, NodeNotFoundError
 from torchatlas.partition import PartitionReport
+from torchatlas.partition.acyclic_groups import Groups
 from torchatlas.partition.fusion import Fusion
-from torchatlas.partition.groups import Groups
 from torchatlas.partition.traffic import ledger
 from torchatlas.partition.unit_graph import units_of_graph
 

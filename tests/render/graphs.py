@@ -163,6 +163,7 @@ class Sketch:
             start_ns=-1,
             time_ns=-1,
             time_spread_ns=-1,
+            composites=-1,
             memory_bytes=-1,
             sequence_nr=-1,
             forward=-1,

@@ -16,15 +16,15 @@ from torch import nn
 from zoo import ZOO, Specimen
 
 import torchatlas as atlas
+from torchatlas.analysis.critical_path import critical_path
 from torchatlas.analysis.gradients import gradient_norms
-from torchatlas.analysis.schedule import critical_path
 from torchatlas.demo import training_step
 from torchatlas.graph import Graph, OperationType
 from torchatlas.operations import type_of_box
 from torchatlas.render.color_by import BOX_MEASURES
 from torchatlas.render.layout.highlight import HighlightedPath
-from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture
+from torchatlas.render.scene_painter import heaviest
 from torchatlas.render.theme import DARK, LIGHT
 
 

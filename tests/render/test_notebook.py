@@ -15,7 +15,7 @@ from render.reports import ELSEWHERE, MARKUP, REPORTS, step, stopped
 
 import torchatlas as atlas
 from torchatlas import types
-from torchatlas.render import html
+from torchatlas.render import report_html
 from torchatlas.sections import Facts, Lines, Table, text_of
 
 TAGS = {"div", "b", "table", "thead", "tbody", "tr", "th", "td", "span", "p", "br", "code", "a"}
@@ -127,7 +127,7 @@ def cell_styles(markup: str, text: str) -> str:
 def test_trees_are_indented_by_padding() -> None:
     """Style sheets of notebooks fold spaces."""
     rows = [["total"], ["  block"], ["    layer"]]
-    markup = html.sections_html([Table(["module"], rows)])
+    markup = report_html.sections_html([Table(["module"], rows)])
     paddings = [cell_styles(markup, row[0].strip()).partition("padding-left:")[2] for row in rows]
     assert paddings == ["", "1.8em", "3.0em"]
     assert "> " not in markup
@@ -152,14 +152,14 @@ def test_bars_are_as_long_as_their_shares() -> None:
 def test_colours_are_those_of_the_page() -> None:
     """Half-transparent ones aside, which are there on light and on dark pages."""
     sections = [Lines(["found"], ["note"]), Table(["a", ">b"], [["x", "1"]]), Facts([("fact", "2")])]
-    markup = html.sections_html(sections)
+    markup = report_html.sections_html(sections)
     assert not re.search("[^-]color:", markup)
     assert set(re.findall(r"background:(\w+)", markup)) == {"none"}
 
 
 def test_figures_stay_whole_and_long_texts_are_broken() -> None:
     long = "word " * 20
-    markup = html.sections_html([Table(["text", ">figure"], [[long, "1.00 MiB"]])])
+    markup = report_html.sections_html([Table(["text", ">figure"], [[long, "1.00 MiB"]])])
     assert "white-space:nowrap" in cell_styles(markup, "1.00 MiB")
     assert "text-align:right" in cell_styles(markup, "1.00 MiB")
     assert "nowrap" not in cell_styles(markup, long.strip())
@@ -167,12 +167,12 @@ def test_figures_stay_whole_and_long_texts_are_broken() -> None:
 
 def test_nothing_is_too_long() -> None:
     name = "x" * 100_000
-    markup = html.sections_html([Lines([name], [name]), Table([name], [[name]]), Facts([(name, name)])])
+    markup = report_html.sections_html([Lines([name], [name]), Table([name], [[name]]), Facts([(name, name)])])
     assert len(markup) < 10_000
 
 
 def test_sections_without_content_leave_no_trace() -> None:
-    assert html.sections_html([Lines(["title"]), Facts([])]).count("<table") == 0
+    assert report_html.sections_html([Lines(["title"]), Facts([])]).count("<table") == 0
     assert text_of([Lines(["title"]), Facts([]), Lines([], [])]) == "title"
 
 

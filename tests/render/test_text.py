@@ -20,8 +20,8 @@ import torchatlas.render  # adds the notebook view
 from torchatlas import demo
 from torchatlas.graph import Graph
 from torchatlas.graph.timing import Timing
+from torchatlas.render.graph_html import graph_html
 from torchatlas.render.module_table import ModuleRow, module_table
-from torchatlas.render.notebook import graph_html
 from torchatlas.render.text import summary_text
 
 GOLDEN = Path(__file__).parent / "golden"

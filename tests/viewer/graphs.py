@@ -60,7 +60,7 @@ def partial() -> Graph:
 
 def empty_page(folder: Path) -> Path:
     """A viewer without a graph, onto which files can be dropped."""
-    from torchatlas.render.viewer.page import page
+    from torchatlas.render.viewer.html_page import page
 
     path = folder / "empty.html"
     path.write_bytes(page([], title="torchatlas"))

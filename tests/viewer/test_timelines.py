@@ -12,7 +12,7 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.viewer.document import document
-from torchatlas.render.viewer.page import PageDocument, page
+from torchatlas.render.viewer.html_page import PageDocument, page
 from torchatlas.units import format_bytes
 
 MEMORY = """() => {

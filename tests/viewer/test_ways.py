@@ -15,8 +15,8 @@ from viewer.graphs import training_step
 
 import torchatlas as atlas
 from torchatlas.graph import Graph
+from torchatlas.render.viewer.browser import redirecting_page
 from torchatlas.render.viewer.captures import Captures
-from torchatlas.render.viewer.opening import redirecting_page
 from torchatlas.render.viewer.server import CaptureServer
 
 if TYPE_CHECKING:

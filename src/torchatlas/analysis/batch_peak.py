@@ -20,7 +20,7 @@ import numpy as np
 from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.storages import peak_of
 from torchatlas.analysis.totals import memory_usage, module_calls_only
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
@@ -33,16 +33,16 @@ _COUNTABLE = 2**60
 _SHOWN = (2, 8, 32, 128)  # times the largest captured size, the sizes that text shows predictions for
 
 
-class Bound(int):
+class IntBound(int):
     """A whole number that is only a bound. It prints as one.
 
-    >>> Bound(512, "at most"), Bound(512, "at most") + 1, f"{Bound(2048, 'at least'):,}"
+    >>> IntBound(512, "at most"), IntBound(512, "at most") + 1, f"{IntBound(2048, 'at least'):,}"
     (at most 512, 513, '2,048')
     """
 
     sign: str  # "at least" or "at most"
 
-    def __new__(cls, number: int, sign: str) -> Bound:
+    def __new__(cls, number: int, sign: str) -> IntBound:
         bound = super().__new__(cls, number)
         bound.sign = sign
         return bound
@@ -55,8 +55,8 @@ class Bound(int):
     def __format__(self, spec: str) -> str:
         return format(int(self), spec) if spec else str(self)
 
-    def __reduce__(self) -> tuple[type[Bound], tuple[int, str]]:
-        return Bound, (int(self), self.sign)
+    def __reduce__(self) -> tuple[type[IntBound], tuple[int, str]]:
+        return IntBound, (int(self), self.sign)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,9 +110,9 @@ class BatchPeak(Report):
             InvalidInputError: It is no whole number from 1.
         """
         if batch in self.measured:
-            return Bound(self.measured[batch], "at least") if self.at_least else self.measured[batch]
+            return IntBound(self.measured[batch], "at least") if self.at_least else self.measured[batch]
         peak = int(self._at(_positive(batch)).max())
-        return Bound(peak, "at least") if self.at_least or self.bends else peak
+        return IntBound(peak, "at least") if self.at_least or self.bends else peak
 
     def node_at(self, batch: int) -> str:
         """Where the peak is.
@@ -145,7 +145,7 @@ class BatchPeak(Report):
             return None
         room = (limit_bytes - self.low[growing]) * (high - low) // growth[growing]
         largest = max(int(room.min()) + low, 0)
-        return Bound(largest, "at most") if (self.at_least or self.bends) and largest else largest
+        return IntBound(largest, "at most") if (self.at_least or self.bends) and largest else largest
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""

@@ -18,7 +18,7 @@ from torchatlas.analysis.node_work import Counts, count
 from torchatlas.analysis.reports import as_json, sum_of
 from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
 from torchatlas.analysis.totals import run_times
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode

@@ -21,7 +21,7 @@ from torchatlas.analysis.time_changes import (
     changed_modules,
     changed_operations,
 )
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import FileFormatError
 from torchatlas.escapes import clean
 from torchatlas.graph import GraphNode, Value, formats

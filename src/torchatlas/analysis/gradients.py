@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import AnalysisError
 from torchatlas.graph import Graph, Phase, Role
 from torchatlas.graph.columns import PHASES, ROLES, Array

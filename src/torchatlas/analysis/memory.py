@@ -12,7 +12,7 @@ from torchatlas.analysis.memory_text import memory_sections
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.analysis.storages import KEYS, Storages, peak_of, storages_of
 from torchatlas.analysis.totals import MemoryUsage, memory_usage, operations_mask, run_times
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode, SourceLine

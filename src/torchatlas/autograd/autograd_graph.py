@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.autograd.check_arguments import Params, forward_graph, names_by_id
 from torchatlas.autograd.graph_walk import FIRST, Walk, leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import SavedSlot, saved_by, storage_bytes, storage_key
-from torchatlas.calls import explains_arguments
 from torchatlas.capturing.table_rows import layout_row
 from torchatlas.capturing.tensors import layout_name, shape_of
 from torchatlas.graph import Graph

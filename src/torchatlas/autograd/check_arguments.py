@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge
 
+from torchatlas.autograd.graph_walk import starting_nodes
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InputMismatchError, InvalidInputError, StateError
 from torchatlas.graph import Graph
@@ -18,29 +19,25 @@ from torchatlas.inputs import described
 Params = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | nn.Module | None
 
 
-def check_outputs(outputs: Any) -> Any:
-    """The outputs, with a lone GradientEdge in a list: it is a tuple itself, but one output."""
-    return [outputs] if isinstance(outputs, GradientEdge) else outputs
+def check_backward(outputs: Any, gradients: Any, called: str) -> tuple[Any, list[Any]]:
+    """The outputs as backward takes them, and the nodes that it begins with, each once.
 
-
-def check_gradients(gradients: Any, called: str) -> Any:
-    """Refuse a module in the place of the gradient that backward begins with; torch itself refuses the rest."""
+    Refuses before anything runs what torch would not explain; torch itself refuses the rest.
+    """
+    outputs = [outputs] if isinstance(outputs, GradientEdge) else outputs  # which is a tuple itself, but one output
     if isinstance(gradients, nn.Module):
         raise InvalidInputError(
             f"the second argument is the gradient to begin with, not {type(gradients).__name__}: the model is named, "
             f"{called}(loss, model=model)."
         )
-    return gradients
-
-
-def check_scalar(outputs: Any, gradients: Any, called: str) -> None:
-    """Refuse an output of several numbers without a gradient to begin with, before anything runs."""
+    roots = starting_nodes(outputs, called)
     for output in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
         if gradients is None and isinstance(output, torch.Tensor) and output.requires_grad and output.numel() != 1:
             raise InputMismatchError(
                 f"{called}: backward begins at one number, and this tensor is {described(output)}: "
                 f"pass {called}(out.sum()), or the gradient to begin with, {called}(out, torch.ones_like(out))."
             )
+    return outputs, roots
 
 
 def check_model(model: Any) -> Any:

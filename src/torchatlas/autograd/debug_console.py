@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import torch
 
-from torchatlas.autograd.debug_session import Session
+from torchatlas.autograd.debug_session import DebugSession
 from torchatlas.autograd.debug_stop import numbers_at, precise
 from torchatlas.autograd.engine_observer import EngineRun
 from torchatlas.autograd.gradient_statistics import has_no_numbers
@@ -44,7 +44,7 @@ class Console(cmd.Cmd):
     ) -> None:
         super().__init__(stdin=stdin, stdout=stdout)
         self.use_rawinput = stdin is None
-        self.session = _Session(self._talk, forward)
+        self.session = _ConsoleSession(self._talk, forward)
         self.session.go(steps=1)
         self._waiting = list(commands)
         self._talking = False
@@ -199,7 +199,7 @@ class Console(cmd.Cmd):
         self._say("\n".join(lines) or "none")
 
 
-class _Session(Session):
+class _ConsoleSession(DebugSession):
     """Asks for a recording of the forward pass when a backward pass begins, not for those inside of one.
 
     A program may run for days: it remembers the first pass and a few of the last.

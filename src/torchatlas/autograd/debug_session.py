@@ -58,8 +58,8 @@ class Breakpoint(ShownPart):
         return f"<Breakpoint at {self}, came {counted(self.hits, 'time')}>"
 
 
-class Session:
-    """An engine_observer.Observer that decides where to stop. Threads that stop wait for each other."""
+class DebugSession:
+    """An engine_observer.EngineObserver that decides where to stop. Threads that stop wait for each other."""
 
     def __init__(
         self,
@@ -320,15 +320,19 @@ class Session:
             self._made_inside.discard(task.number)
             return
         with unobserved():
-            came = [each for each in self.breakpoints if each.origin and each.test(stop)]
-            for each in came:
-                each.hits += 1
-            self.hit = came[0] if came else None
-            if not came and not (self._until_origin and self._until is not None and self._until(stop)):
+            if not self._comes(stop, [each for each in self.breakpoints if each.origin], self._until_origin):
                 return
         self._here, self._stop, self._passed = None, stop, False
         self._pause_here()
         self._here, self._stop, self._passed = None, None, True
+
+    def _comes(self, stop: Stop, breakpoints: list[Breakpoint], asks_until: bool) -> bool:
+        """Whether to stop here: for one of some breakpoints or, if that is asked as well, for what `go` waits for."""
+        came = [each for each in breakpoints if each.test(stop)]
+        for each in came:
+            each.hits += 1
+        self.hit = came[0] if came else None
+        return bool(came) or (asks_until and self._until is not None and self._until(stop))
 
     def _wants_origins(self) -> bool:
         return self._until_origin or any(each.origin for each in self.breakpoints)
@@ -347,11 +351,7 @@ class Session:
             with unobserved():  # the program's modes are not to see what conditions compute
                 if self._wants_origins():
                     self._look_for_origins(stop)
-                came = [each for each in self.breakpoints if each.test(stop)]
-                for each in came:
-                    each.hits += 1
-                self.hit = came[0] if came else None
-                if self.hit is not None or (self._until is not None and self._until(stop)):
+                if self._comes(stop, self.breakpoints, True):
                     return True
         if self._steps > 0:
             self._steps -= 1

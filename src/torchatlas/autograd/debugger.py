@@ -18,21 +18,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.autograd.check_arguments import (
     Params,
-    check_gradients,
-    check_outputs,
-    check_scalar,
+    check_backward,
     counted,
     forward_graph,
     names_by_id,
     whole_number,
 )
-from torchatlas.autograd.debug_session import Aborted, Breakpoint, Session
+from torchatlas.autograd.debug_session import Aborted, Breakpoint, DebugSession
 from torchatlas.autograd.debug_stop import Stop
 from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
-from torchatlas.autograd.graph_walk import starting_nodes
-from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
@@ -95,14 +92,12 @@ class Debugger(Shown, Bracket["Debugger"]):
         params: Params = None,
         forward: Graph | Recording | None = None,
     ) -> None:
-        outputs, gradients = check_outputs(outputs), check_gradients(gradients, "debug_backward")
-        roots = starting_nodes(outputs, "debug_backward")
-        check_scalar(outputs, gradients, "debug_backward")
+        outputs, roots = check_backward(outputs, gradients, "debug_backward")
         self._keep_graph = create_graph if retain_graph is None else retain_graph
         call, names = (outputs, gradients, retain_graph, create_graph), names_by_id(params, model)
         modules = None if model is None else {id(module): path for path, module in model.named_modules()}
         recorded = forward_graph(forward)
-        self._worker = _Worker(call, inputs, lambda pause: Session(pause, names, recorded, modules))
+        self._worker = _Worker(call, inputs, lambda pause: DebugSession(pause, names, recorded, modules))
         self._session = self._worker.session
         planned = EngineRun(0, None, roots, {}, self._keep_graph, create_graph)  # walked when first asked for
         self._planned = self._session.add(planned)
@@ -306,7 +301,9 @@ _MOST_ROWS = 10  # of each queue
 class _Worker:
     """The thread that runs the engine. Two locks say whose turn it is."""
 
-    def __init__(self, call: tuple[Any, ...], inputs: Any, session: Callable[[Callable[[], None]], Session]) -> None:
+    def __init__(
+        self, call: tuple[Any, ...], inputs: Any, session: Callable[[Callable[[], None]], DebugSession]
+    ) -> None:
         self._call, self._inputs = call, inputs
         self._go, self._at = threading.Lock(), threading.Lock()
         self._go.acquire()

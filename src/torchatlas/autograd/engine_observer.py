@@ -84,7 +84,7 @@ class EngineRun:
         return EdgeColumns(source[real], output[real], target[real], input_nr[real])
 
 
-class Observer(Protocol):
+class EngineObserver(Protocol):
     """Is told of runs of the engine. `before` may return other gradients.
 
     A graph that runs once costs much less to watch: for most nodes, the function that `passing` returns is called, and
@@ -112,7 +112,7 @@ _lock = threading.Lock()
 
 
 @bracketed
-def watched(observer: Observer, thread: int | None = None) -> Iterator[None]:
+def watched(observer: EngineObserver, thread: int | None = None) -> Iterator[None]:
     """Tell an observer of every node that runs meanwhile, in one thread or in all."""
     numbers, running = itertools.count(), list[_LiveRun]()
 
@@ -136,7 +136,7 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[None]:
 
 
 @bracketed
-def _observed(mine: _LiveRun, running: list[_LiveRun], observer: Observer) -> Iterator[None]:
+def _observed(mine: _LiveRun, running: list[_LiveRun], observer: EngineObserver) -> Iterator[None]:
     """Tell an observer of the nodes of one run."""
     error: BaseException | None = None
     keep_groups()
@@ -268,7 +268,7 @@ class _Arrivals:
 # -- hooks -------------------------------------------------------------------------------------------------------------
 
 
-def _hooked(run: _LiveRun, running: list[_LiveRun], observer: Observer) -> Callable[[], None]:
+def _hooked(run: _LiveRun, running: list[_LiveRun], observer: EngineObserver) -> Callable[[], None]:
     """Put hooks on all nodes; returns a function that removes them. All share them: the engine knows which runs."""
     task, position, node_here = run.task, run.task.numbers, current_autograd_node
     tell, passing = observer.before, observer.passing(task)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.autograd.graph_walk import leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import SavedSlot, is_parameter, saved_by, storage_bytes, storage_key
-from torchatlas.calls import explains_arguments
 from torchatlas.escapes import clean
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.sections import Lines, Section, Table

@@ -9,58 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.autograd.check_arguments import Params, counted, names_by_id
 from torchatlas.autograd.graph_walk import leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import saved_by
-from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.units import format_bytes
 
 _MOST_LINES = 400
-
-
-def graph_text(
-    tensor: Any,
-    indent: int = 0,
-    *,
-    params: Params = None,
-    model: nn.Module | None = None,
-    most: int = _MOST_LINES,
-) -> str:
-    """The tensor's shape, its `grad_fn`, and a line per node below it: its name, the shape that arrives, what it saved.
-
-    A single next node stands right below its node; several are indented. A node that several lead to is written out
-    once, and is "(above)" from then on.
-    """
-    if not isinstance(indent, int):
-        raise InvalidInputError(
-            f"`indent` is a number, not {type(indent).__name__}; a model that names the leaves is named itself: "
-            "print_graph(loss, model=model)."
-        )
-    roots = roots_of(tensor, "print_graph")
-    names, walked = names_by_id(params, model), walk(roots)
-    lines: list[str] = []
-    seen: set[Any] = set()
-    single = isinstance(tensor, torch.Tensor)
-    if single:
-        lines.append(f"Tensor shape: {shape_text(tensor)} {str(tensor.dtype).removeprefix('torch.')}")
-    stack = [(root, 0) for root in reversed(list(dict.fromkeys(roots)))]
-    while stack and len(lines) < most:
-        node, depth = stack.pop()
-        start = f"{'  ' * depth}↑ " if depth else "grad_fn: "
-        if node in seen:
-            lines.append(f"{start}{_title(node, names)} (above)")
-            continue
-        seen.add(node)
-        lines.append(f"{start}{_described(node, names)}")
-        following = [target for target, _ in node.next_functions if target is not None]
-        deeper = max(depth + (len(following) > 1), 1)  # a chain goes straight down
-        stack += [(target, deeper) for target in reversed(following)]
-    if stack:
-        lines.append(f"... {counted(len(walked.nodes) - len(seen), 'more node')}")
-    prefix = "  " * indent
-    return "\n".join(prefix + line for line in lines)
 
 
 @explains_arguments
@@ -73,6 +30,10 @@ def print_graph(
     most: int = _MOST_LINES,
 ) -> str:
     """Print the autograd graph behind a tensor as an indented list, and return the text.
+
+    Below the tensor's shape and its `grad_fn` stands a line per node: its name, the shape that arrives, what it saved.
+    A single next node stands right below its node; several are indented. A node that several lead to is written out
+    once, and is "(above)" from then on.
 
     Args:
         tensor: The tensor to begin at.
@@ -93,7 +54,33 @@ def print_graph(
           ↑ MulBackward0 #... [3]; saved other (8 B)
           ↑ AccumulateGrad x [3]
     """
-    text = graph_text(tensor, indent, params=params, model=model, most=most)
+    if not isinstance(indent, int):
+        raise InvalidInputError(
+            f"`indent` is a number, not {type(indent).__name__}; a model that names the leaves is named itself: "
+            "print_graph(loss, model=model)."
+        )
+    roots = roots_of(tensor, "print_graph")
+    names, walked = names_by_id(params, model), walk(roots)
+    lines: list[str] = []
+    seen: set[Any] = set()
+    if isinstance(tensor, torch.Tensor):
+        lines.append(f"Tensor shape: {shape_text(tensor)} {str(tensor.dtype).removeprefix('torch.')}")
+    stack = [(root, 0) for root in reversed(list(dict.fromkeys(roots)))]
+    while stack and len(lines) < most:
+        node, depth = stack.pop()
+        start = f"{'  ' * depth}↑ " if depth else "grad_fn: "
+        if node in seen:
+            lines.append(f"{start}{_title(node, names)} (above)")
+            continue
+        seen.add(node)
+        lines.append(f"{start}{_described(node, names)}")
+        following = [target for target, _ in node.next_functions if target is not None]
+        deeper = max(depth + (len(following) > 1), 1)  # a chain goes straight down
+        stack += [(target, deeper) for target in reversed(following)]
+    if stack:
+        lines.append(f"... {counted(len(walked.nodes) - len(seen), 'more node')}")
+    prefix = "  " * indent
+    text = "\n".join(prefix + line for line in lines)
     sys.stdout.write(f"{text}\n")
     return text
 

@@ -13,21 +13,19 @@ import numpy as np
 import torch
 from torch import nn
 
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.autograd.autograd_graph import graph_of_walk, link
 from torchatlas.autograd.check_arguments import (
     Params,
-    check_gradients,
+    check_backward,
     check_model,
-    check_outputs,
-    check_scalar,
     counted,
     forward_graph,
     names_by_id,
 )
 from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
 from torchatlas.autograd.gradient_statistics import Figures, GradientFigures, has_no_numbers
-from torchatlas.autograd.graph_walk import Walk, starting_nodes
-from torchatlas.calls import explains_arguments
+from torchatlas.autograd.graph_walk import Walk
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.escapes import clean
@@ -287,45 +285,42 @@ def _line(node: GraphNode) -> str:
 
 
 class _Observer:
-    """Notes when each node begins and, if asked, numbers of each gradient. See engine_observer.Observer."""
+    """Notes when each node begins and, if asked, numbers of each gradient. See engine_observer.EngineObserver."""
 
     def __init__(self, recording: BackwardRecording, names: Mapping[int, str], forward: Graph | None, numbers: bool):
         self.recording, self.names, self.forward = recording, names, forward
         self._numbers = numbers
         self._runs: dict[int, BackwardRun] = {}
-        self._figures: dict[int, GradientFigures] = {}
-        self._custom: dict[int, set[int]] = {}
         self._clock = time.perf_counter_ns
 
     def begin(self, task: EngineRun) -> None:
-        run = BackwardRun(task, self._clock(), _names=self.names, _forward=self.forward)
+        figures = GradientFigures(len(task.edges.source)) if self._numbers else None
+        run = BackwardRun(task, self._clock(), _names=self.names, _forward=self.forward, _figures=figures)
         self._runs[task.number] = run
-        self._custom[task.number] = set()
-        if self._numbers:
-            self._figures[task.number] = GradientFigures(len(task.edges.source))
-            self._custom[task.number].update(n for n, node in enumerate(task.nodes) if isinstance(node, FunctionNode))
         self.recording.runs.append(run)
 
     def passing(self, task: EngineRun) -> Callable[[int], bool] | None:
-        return partial(self._passes, task.number) if self._custom[task.number] else None
+        if self._numbers and any(isinstance(node, FunctionNode) for node in task.nodes):
+            return partial(self._passes, task)
+        return None
 
-    def _passes(self, task: int, node: int) -> bool:
-        if node in self._custom[task]:  # it may write to the gradients it is given
-            self._figures[task].flush()
+    def _passes(self, task: EngineRun, node: int) -> bool:
+        figures = self._runs[task.number]._figures
+        if figures is not None and isinstance(task.nodes[node], FunctionNode):
+            figures.flush()  # it may write to the gradients it is given
         return False
 
     def before(self, task: EngineRun, node: int, gradients: Gradients) -> None:
-        self._passes(task.number, node)
+        self._passes(task, node)
 
     def edges(self, task: EngineRun) -> Callable[[int, torch.Tensor], None] | None:
-        return self._figures[task.number].add if self._numbers else None
+        figures = self._runs[task.number]._figures
+        return None if figures is None else figures.add
 
     def end(self, task: EngineRun, error: BaseException | None) -> None:
         run = self._runs.pop(task.number)
-        del self._custom[task.number]
         run.ended_ns, run.error = self._clock(), error
-        if self._numbers:
-            run._figures = self._figures.pop(task.number)
+        if run._figures is not None:
             run._figures.finish(task.same)
 
 
@@ -436,9 +431,7 @@ def record_backward(
         >>> rec.order[:2], rec.first_not_finite
         (['SumBackward0', 'AddmmBackward0'], None)
     """
-    outputs, gradients = check_outputs(outputs), check_gradients(gradients, "record_backward")
-    starting_nodes(outputs, "record_backward")
-    check_scalar(outputs, gradients, "record_backward")
+    outputs, _ = check_backward(outputs, gradients, "record_backward")
     if statistics and any(
         isinstance(each, torch.Tensor) and has_no_numbers(each)
         for each in (outputs if isinstance(outputs, (list, tuple)) else [outputs])

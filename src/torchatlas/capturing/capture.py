@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing.fake_kernels import raise_for_fake_kernel
 from torchatlas.capturing.recording import Recording, checked_values, recording
 from torchatlas.capturing.repeated_runs import Runs, check_runs
@@ -103,6 +103,8 @@ def capture(
         check_keywords(capture, model, model_kwargs)
     call_kwargs = {**(kwargs or {}), **model_kwargs}
     values = checked_values(values)
+    if values is not None and native is None:
+        native = False  # keeping values takes the recorder in Python, and all runs of a capture have the same one
     check_runs(warmup, repeat, untimed="fake=True" if fake else "")
     if fake:
         if values is not None:

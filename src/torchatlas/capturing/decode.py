@@ -113,7 +113,7 @@ class Decoder:
     def _op(self, rows: list[Any], at: int) -> int:
         """Decode the row of an op; returns the position of the next row."""
         # The fields of OpRow, in their order: attributes of a tuple would take half a microsecond per op.
-        number, start_ns, end_ns, next_nr, backward_nr, call, code, instruction, grad_mode, needs_grad = rows[
+        number, start_ns, end_ns, next_nr, backward_nr, call, code, instruction, grad_mode, needs_grad, callers = rows[
             at : at + _FIXED
         ]
         plan: Plan = self.plans[number]
@@ -175,6 +175,7 @@ class Decoder:
             forward,
             arguments,
             thread,
+            callers,
             len(values),
             len(made),
         )

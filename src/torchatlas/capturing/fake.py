@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from torchatlas.capturing.frames import raising_line
 from torchatlas.capturing.tensors import parts
 from torchatlas.errors import CaptureError
 from torchatlas.graph import Graph
-from torchatlas.inputs import named_tensors
+from torchatlas.inputs import accepts, named_tensors
 from torchatlas.interrupts import whole
 from torchatlas.operations import of
 from torchatlas.torch_private import FakeCopyMode, FakeTensor, FakeTensorMode, fake_number, no_dispatch_modes
@@ -82,7 +81,7 @@ def _built(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     if isinstance(model, nn.Module):
         return None
     is_class = isinstance(model, type) and issubclass(model, nn.Module)
-    if not is_class and (_binds(model, args, kwargs) or not _binds(model, (), {})):
+    if not is_class and (accepts(model, args, kwargs) or not accepts(model, (), {})):
         return None  # what takes the arguments is the program itself
     try:
         with whole(warnings.catch_warnings()):
@@ -106,18 +105,10 @@ def _built(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return module
 
 
-def _binds(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    try:
-        inspect.signature(function).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def _copied(mode: FakeTensorMode, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any) -> Program:
     memo: dict[int, Any] = {}
     if isinstance(model, nn.Module):
-        for tensor in [*model.parameters(), *model.buffers()]:
+        for tensor in _tensors(model):
             memo[id(tensor)] = _fake(mode, tensor)
     for _, tensor in named_tensors((args, kwargs)):
         memo[id(tensor)] = _fake(mode, tensor)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing.exported import OpenCalls, source_of
 from torchatlas.capturing.fake import fake_mode, faked, values_refused, without_pretence
 from torchatlas.capturing.recording import Recording

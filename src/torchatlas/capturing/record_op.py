@@ -141,6 +141,7 @@ _EXPRESSIONS = {
     "instruction": "at",
     "grad_mode": "grad",
     "needs_grad": "needs",
+    "callers": "-1",  # a dispatch mode is not told of composite operators
 }
 _FIELDS = [_EXPRESSIONS[name] for name in OpRow._fields]
 _FRAME = f"""\

@@ -20,7 +20,7 @@ from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Module, NodeKind, Operation, Role
 from torchatlas.graph.arguments import Call, encode
 from torchatlas.graph.builder import Builder
-from torchatlas.graph.columns import EDGE_KINDS, KINDS, Array
+from torchatlas.graph.columns import EDGE_KINDS, KINDS, WITHIN, Array
 from torchatlas.graph.nouns import EdgeKind, OperationType
 
 assert (EDGE_KINDS[DATA], EDGE_KINDS[ORDER]) == (EdgeKind.DATA, EdgeKind.ORDER)
@@ -210,6 +210,7 @@ class _Assembly:
             iteration=after(0, nodes.iteration),
             thread=after(0, nodes.thread),
             forward=after(-1, _shifted(nodes.forward, extra)),
+            composites=after(-1, self._composites()),
             input_count=after(0, nodes.input_count),
             output_count=after(1, nodes.output_count),
         )
@@ -217,6 +218,16 @@ class _Assembly:
         written[states.written_inputs] = True
         builder.fill("input", len(states.inputs), value=states.inputs, written=written)
         builder.fill("output", extra + len(states.outputs), value=[*inputs, *states.outputs])
+
+    def _composites(self) -> Array:
+        """For every op the row of the composite operators that called it; -1 where nobody knows."""
+        callers = self.nodes.callers
+        rows = {
+            number: self.builder.row("names", WITHIN.join(self.recorder.callers_of(number)))
+            for number in dict.fromkeys(callers)
+            if number >= 0
+        }
+        return np.array([rows.get(number, -1) for number in callers], np.int64)
 
     def _operations(self, plan: Array) -> Array:
         """The operation of every node, in order of appearance."""

@@ -247,6 +247,10 @@ class Recorder:
         """What a run has to know of a step of known structure; None if the rows have to be read: see step_rows.py."""
         return None
 
+    def callers_of(self, number: int) -> list[str]:
+        """The composite operators that OpRow.callers stands for, outermost first. A dispatch mode sees none."""
+        raise NotImplementedError
+
     def note(self, event: Any) -> None:
         """Add an event of row_schema.py to the rows, here and now."""
         self.rows.append(event)

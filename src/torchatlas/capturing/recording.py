@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.recorded_graph import graph_of

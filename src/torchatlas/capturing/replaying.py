@@ -30,7 +30,7 @@ from torchatlas.capturing.tensor_bytes import (
     same_bytes,
     span,
 )
-from torchatlas.capturing.tensors import COMPRESSED
+from torchatlas.capturing.tensors import sparse_parts
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.operations import of
@@ -300,17 +300,10 @@ class ReplayKeeper:
         if tensor.device.type == "meta":
             return {"kind": "meta"}
         shape = None if tensor.is_nested else list(tensor.shape)
-        if tensor.layout is torch.sparse_coo:
-            parts = [tensor._indices(), tensor._values()]
-            return {
-                "kind": "sparse_coo",
-                "shape": shape,
-                "parts": self._kept(parts),
-                "coalesced": tensor.is_coalesced(),
-            }
-        if tensor.layout in COMPRESSED:
-            parts = [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
-            return {"kind": str(tensor.layout).removeprefix("torch."), "shape": shape, "parts": self._kept(parts)}
+        if parts := sparse_parts(tensor):
+            more: dict[str, Any] = {"coalesced": tensor.is_coalesced()} if tensor.layout is torch.sparse_coo else {}
+            kind = str(tensor.layout).removeprefix("torch.")
+            return {"kind": kind, "shape": shape, "parts": self._kept(parts), **more}
         if tensor.is_quantized and tensor.qscheme() is torch.per_tensor_affine:
             more = {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
             return {"kind": "quantized", "parts": self._kept([tensor.int_repr()]), **more}

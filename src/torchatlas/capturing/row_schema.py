@@ -50,6 +50,7 @@ class OpRow(NamedTuple):
     instruction: int  # in `code`, as frame.f_lasti counts
     grad_mode: int  # 0 gradients disabled, 1 enabled, RECOMPUTING
     needs_grad: int  # gradients are enabled and an argument requires one: 0 or 1, or WRITES_VIEW
+    callers: int = -1  # which composite operators called it, see Recorder.callers_of; -1: unknown
 
 
 WRITES_VIEW = 2  # 1, and what it writes is a view in the eyes of autograd; only from recorders that know
@@ -71,6 +72,7 @@ class NodeRow(NamedTuple):
     forward: Any  # the node of the forward op that a backward op belongs to
     arguments: Any  # position in Decoder.argument_texts
     thread: Any
+    callers: Any
     input_count: Any
     output_count: Any
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchatlas.capturing.tensors import COMPRESSED, storages_of
+from torchatlas.capturing.tensors import sparse_parts, storages_of
 from torchatlas.torch_private import FakeTensor
 
 DIGEST_BYTES = 16
@@ -103,12 +103,8 @@ def fingerprint(item: Any) -> bytes:
         return hashlib.sha256(f"{item.dtype}".encode()).digest()[:DIGEST_BYTES]
     if item.is_nested:
         parts = [item.values()] if item.layout is torch.jagged else list(item.unbind())
-    elif item.layout is torch.sparse_coo:
-        parts = [item._indices(), item._values()]
-    elif item.layout in COMPRESSED:
-        parts = [getattr(item, name)() for name in COMPRESSED[item.layout]]
     elif item.layout is not torch.strided:
-        parts = [item.to_dense()]
+        parts = sparse_parts(item) or [item.to_dense()]
     elif item.is_quantized:
         parts = [item.int_repr()]
     elif all(is_void(storage) for storage in storages_of(item)):

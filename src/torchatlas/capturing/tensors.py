@@ -50,9 +50,14 @@ def storages_of(tensor: Any) -> list[Any]:
             return [tensor.untyped_storage()]
         except (RuntimeError, NotImplementedError):  # of torch.func: a tensor around a tensor
             return []
-    parts = ("_indices", "_values") if tensor.layout is torch.sparse_coo else COMPRESSED.get(tensor.layout, ())
     with no_dispatch_modes(), torch.no_grad():  # asking must not look like an op of the program
-        return [getattr(tensor, part)().untyped_storage() for part in parts]
+        return [part.untyped_storage() for part in sparse_parts(tensor)]
+
+
+def sparse_parts(tensor: Any) -> list[Any]:
+    """The tensors that a sparse one consists of, its values last; none for all others."""
+    names = ("_indices", "_values") if tensor.layout is torch.sparse_coo else COMPRESSED.get(tensor.layout, ())
+    return [getattr(tensor, name)() for name in names]
 
 
 def parts(tensor: Any) -> Iterable[tuple[str, Any]]:

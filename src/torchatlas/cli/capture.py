@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._graph import Run, run_options, save_partial
+from torchatlas.cli._graph import RunOptions, run_options, save_partial
 from torchatlas.cli._options import (
     THEIR_FAILURE,
     check_output,
@@ -52,7 +52,7 @@ class _OptionsThenTarget(click.Command):
 def command(
     target: str,
     arguments: tuple[str, ...],
-    run: Run,
+    run: RunOptions,
     values: str | None,
     output: Path | None,
     as_json: bool,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from torchatlas.cli._graph import GraphSource, Run, run_options
+from torchatlas.cli._graph import GraphSource, RunOptions, run_options
 from torchatlas.cli._options import check_output, complete_files, echo, print_result, progress, verb
 from torchatlas.export.ranks import missing_ranks, save_ranks
 from torchatlas.graph.formats import WRITERS
@@ -26,7 +26,9 @@ from torchatlas.graph.formats import WRITERS
 @click.option("--per-rank", is_flag=True, help="Write a file for each rank, also where one file could hold them all.")
 @click.option("--no-details", is_flag=True, help="Of a .trace.json: leave out shapes, sources and FLOPs.")
 @verb
-def command(files: tuple[str, ...], run: Run, output: Path, per_rank: bool, no_details: bool, as_json: bool) -> None:
+def command(
+    files: tuple[str, ...], run: RunOptions, output: Path, per_rank: bool, no_details: bool, as_json: bool
+) -> None:
     """Write graphs in another format.
 
     FILE is a saved graph; TARGET a model or function, as for `torchatlas capture`. Several files are the ranks of one

@@ -47,33 +47,33 @@ def command(
     torchatlas learn order-of-backward --page
     """
     from torchatlas.learn.catalogue import lesson_named
-    from torchatlas.learn.record import Record
+    from torchatlas.learn.progress import Progress
 
-    record = Record()
+    progress = Progress()
     chosen = None if lesson is None else lesson_named(lesson)
     if reset:
-        gone = record.reset(None if chosen is None else chosen.name)
-        _print_reset(gone, record, as_json)
+        gone = progress.reset(None if chosen is None else chosen.name)
+        _print_reset(gone, progress, as_json)
     elif page or output is not None:
         if chosen is None:
             raise click.UsageError("Name the lesson: torchatlas learn LESSON --page.")
         _write_page(chosen, output, no_browser, as_json)
     elif chosen is None and not through:
-        _print_list(record, as_json)
+        _print_list(progress, as_json)
     elif as_json:
         _run_to_json(chosen)
     elif through or not (sys.stdin.isatty() and sys.stdout.isatty()):
         _run_through(chosen)
     else:
         assert chosen is not None
-        _run_with_questions(chosen, record)
-    if record.trouble and not as_json:
-        echo(record.trouble, err=True)
+        _run_with_questions(chosen, progress)
+    if progress.trouble and not as_json:
+        echo(progress.trouble, err=True)
 
 
-def _print_list(record: Any, as_json: bool) -> None:
+def _print_list(progress: Any, as_json: bool) -> None:
     from torchatlas.learn.catalogue import FOLDERS, lessons
-    from torchatlas.learn.shown import lesson_list
+    from torchatlas.learn.terminal_text import lesson_list
 
     if as_json:
         listed = [
@@ -82,40 +82,40 @@ def _print_list(record: Any, as_json: bool) -> None:
                 "title": each.title,
                 "minutes": each.minutes,
                 "about": folder,
-                "done": record.when(each.name),
+                "done": progress.when(each.name),
             }
             for folder in FOLDERS
             for each in lessons(folder)
         ]
-        print_json({"lessons": listed, "record": str(record.path)})
+        print_json({"lessons": listed, "record": str(progress.path)})
         return
-    print_styled(lesson_list(record))
-    left = [each.name for each in lessons() if each.name not in record]
+    print_styled(lesson_list(progress))
+    left = [each.name for each in lessons() if each.name not in progress]
     done = len(lessons()) - len(left)
     echo(f"\n{done} of {len(lessons())} done. " + (f"Next: torchatlas learn {left[0]}" if left else "All of them."))
 
 
-def _print_reset(gone: list[str], record: Any, as_json: bool) -> None:
+def _print_reset(gone: list[str], progress: Any, as_json: bool) -> None:
     if as_json:
-        print_json({"reset": gone, "record": str(record.path)})
+        print_json({"reset": gone, "record": str(progress.path)})
     else:
         echo(f"Forgotten: {', '.join(gone)}." if gone else "Nothing was done yet; nothing to forget.")
 
 
-def _run_with_questions(lesson: Any, record: Any) -> None:
+def _run_with_questions(lesson: Any, progress: Any) -> None:
     from torchatlas.learn.catalogue import lessons
+    from torchatlas.learn.lesson_session import LessonSession
     from torchatlas.learn.runner import undisturbed
-    from torchatlas.learn.session import Session
 
     _print_title(lesson)
     wanted = "which line is wrong" if lesson.finds else "what will be printed"
     echo(f"Say {wanted}, or press Enter to just see it. Ctrl-C leaves.")
-    session = Session(lesson, print_styled, _read_line)
+    session = LessonSession(lesson, print_styled, _read_line)
     try:
         with undisturbed():
             session.walk()
             if lesson in lessons():  # of a file that somebody writes there is nothing to keep
-                record.add(lesson.name, session.right, session.asked)
+                progress.add(lesson.name, session.right, session.asked)
             _print_end(lesson, session)
     except (KeyboardInterrupt, EOFError):
         echo(f"\nLeft before the end. To start again: torchatlas learn {lesson.name}")
@@ -131,7 +131,7 @@ def _read_line(prompt: str) -> str:
 
 
 def _print_title(lesson: Any) -> None:
-    from torchatlas.learn.shown import line
+    from torchatlas.learn.terminal_text import line
 
     print_styled(line(f"{lesson.title} ({lesson.minutes} min)", "bold"))
 
@@ -151,13 +151,13 @@ def _print_end(lesson: Any, session: Any) -> None:
 def _run_through(lesson: Any) -> None:
     """Without questions: one lesson, or all."""
     from torchatlas.learn.catalogue import lessons
+    from torchatlas.learn.lesson_session import LessonSession
     from torchatlas.learn.runner import undisturbed
-    from torchatlas.learn.session import Session
 
     different = []
     for each in lessons() if lesson is None else [lesson]:
         _print_title(each)
-        session = Session(each, print_styled, None)
+        session = LessonSession(each, print_styled, None)
         with undisturbed():
             session.walk()
         echo("")
@@ -200,7 +200,7 @@ def _run_to_json(lesson: Any) -> None:
 
 def _write_page(lesson: Any, output: Path | None, no_browser: bool, as_json: bool) -> None:
     from torchatlas.learn.runner import undisturbed
-    from torchatlas.render.viewer.opening import open_in_browser, redirecting_page
+    from torchatlas.render.viewer.browser import open_in_browser, redirecting_page
 
     if output is not None:
         if suffix_of(output) not in (".html", ".htm"):
@@ -220,8 +220,8 @@ def _write_page(lesson: Any, output: Path | None, no_browser: bool, as_json: boo
 def _page_of(lesson: Any, output: Path | None) -> tuple[Path, str] | None:
     """Write a lesson's page. Where it is, and the link that opens it at the right moment; None if there is none."""
     from torchatlas.files import replacing
-    from torchatlas.learn.page import lesson_page
-    from torchatlas.render.viewer.opening import temporary_page
+    from torchatlas.learn.lesson_page import lesson_page
+    from torchatlas.render.viewer.browser import temporary_page
 
     page = lesson_page(lesson)
     if page is None:

@@ -11,18 +11,18 @@ from typing import Any
 
 import click
 
-from torchatlas.cli._graph import GraphSource, Run, run_options
+from torchatlas.cli._graph import GraphSource, RunOptions, run_options
 from torchatlas.cli._options import complete_files, device_option, echo, print_result, progress, verb
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
 from torchatlas.files import open_to_read, replacing
 from torchatlas.graph.formats import check_folder, suffix_of
+from torchatlas.render.viewer.browser import open_in_browser, redirecting_page, temporary_page
 from torchatlas.render.viewer.captures import Captures
 from torchatlas.render.viewer.content import Viewed, page_of, viewed
-from torchatlas.render.viewer.opening import open_in_browser, redirecting_page, temporary_page
 from torchatlas.render.viewer.server import CaptureServer
 from torchatlas.runs.journal import is_run
 from torchatlas.runs.page import run_page, shown_step
-from torchatlas.runs.run import Run as RecordedRun
+from torchatlas.runs.run import Run
 
 MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a browser long to read
 
@@ -43,7 +43,7 @@ MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a b
 @verb
 def command(
     files: tuple[str, ...],
-    run: Run,
+    run: RunOptions,
     output: Path | None,
     overlay: Path | None,
     device: str | None,
@@ -74,7 +74,7 @@ def command(
     if runs:
         if len(files) > 1 or run.options or any(extras.values()):
             raise click.UsageError(f"{runs[0]} is a run, which is shown by itself, without other options than -o.")
-        _view_run(RecordedRun.load(runs[0]), output, step, title, no_browser, as_json)
+        _view_run(Run.load(runs[0]), output, step, title, no_browser, as_json)
         return
     if step is not None:
         raise click.UsageError("--step is for a recorded run: torchatlas view run.atlas --step 120.")
@@ -102,9 +102,7 @@ def command(
     print_result({"file": str(path), "graphs": len(shown), "opened": opened}, text, as_json)
 
 
-def _view_run(
-    run: RecordedRun, output: Path | None, step: int | None, title: str, no_browser: bool, as_json: bool
-) -> None:
+def _view_run(run: Run, output: Path | None, step: int | None, title: str, no_browser: bool, as_json: bool) -> None:
     with progress("writing the page"):
         number = shown_step(run, step)
         data = run_page(run, step=number, title=title)
@@ -114,7 +112,7 @@ def _view_run(
     print_result({"file": str(path), "steps": len(run), "shown": number, "opened": opened}, text, as_json)
 
 
-def _viewed(item: str, run: Run, as_json: bool) -> list[Viewed]:
+def _viewed(item: str, run: RunOptions, as_json: bool) -> list[Viewed]:
     source = GraphSource(item, run)
     if source.is_target:
         gradients = bool(run.backward or run.optimizer) and not run.fake  # the viewer shows their norms

@@ -4,7 +4,7 @@
     torchviz.py     torchviz' make_dot
 
 Other names of members stand beside the classes that have them, since these must not import from here:
-graph/aliases.py (torch.fx and pytorch-graph) and partition/aliases.py (branes-ai/graphs).
+graph/foreign_names.py (torch.fx and pytorch-graph) and partition/branes_names.py (branes-ai/graphs).
 """
 
 from __future__ import annotations

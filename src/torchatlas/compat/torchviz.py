@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.autograd.autograd_graph import graph_of_walk
 from torchatlas.autograd.check_arguments import names_by_id
 from torchatlas.autograd.graph_walk import roots_of, walk
-from torchatlas.calls import explains_arguments
 from torchatlas.errors import FileFormatError, FileSystemError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import as_path, suffix_of

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from torchatlas.graph import Graph, Phase
-from torchatlas.graph.columns import PHASES, Array
+from torchatlas.graph.columns import PHASES
 from torchatlas.graph.names import short_name
 
 _PROGRAM = [PHASES.index(phase) for phase in (Phase.FORWARD, Phase.OTHER, Phase.RECOMPUTE)]
@@ -55,18 +55,12 @@ class DataFlow:
         return short_name(self.graph.tables.operations[int(self.graph.columns["node_operation"][node])].name)
 
     @cached_property
-    def takers(self) -> Array:
-        """The op that each row of the column `input_value` is an input of."""
-        ptr = self.graph.columns["input_ptr"]
-        return np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
-
-    @cached_property
     def _users(self) -> dict[int, list[int]]:
         """By storage: the ops of the program that take something from it and do not write to it."""
         columns, users = self.graph.columns, dict[int, list[int]]()
-        storages = columns["value_storage"][columns["input_value"]]
+        takers, storages = self.graph.index.node_of_input, columns["value_storage"][columns["input_value"]]
         written = columns["input_written"]  # then it is an initialisation, or an update by hand
-        for node, storage, changed in zip(self.takers.tolist(), storages.tolist(), written.tolist(), strict=True):
+        for node, storage, changed in zip(takers.tolist(), storages.tolist(), written.tolist(), strict=True):
             if self.is_program[node] and not changed:
                 users.setdefault(storage, []).append(node)
         return users

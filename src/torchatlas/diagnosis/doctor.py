@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.diagnosis import faults  # noqa: F401  # registers all diagnoses
 from torchatlas.diagnosis.events import LOSS_CHECKS
 from torchatlas.diagnosis.history import Recorded

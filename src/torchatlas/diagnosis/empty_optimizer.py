@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import FrameType, GeneratorType
 
 from torch import nn
 
-from torchatlas.capturing.frames import is_installed, is_users, variables_of
+from torchatlas.capturing.frames import variables_of
 from torchatlas.diagnosis.findings import Finding, Where
-from torchatlas.diagnosis.history import raising_line
+from torchatlas.diagnosis.history import raised_at
 
 _REFUSAL = "optimizer got an empty parameter list"
 _INIT = "__init__"
@@ -17,14 +16,14 @@ _INIT = "__init__"
 
 def empty_optimizer(error: BaseException) -> Finding | None:
     """The finding if torch refused to make an optimizer of nothing, and that ended the program."""
-    line, called = raising_line(error)
-    if line is None or not isinstance(error, ValueError) or _REFUSAL not in str(error):
+    raised = raised_at(error)
+    if raised.line is None or not isinstance(error, ValueError) or _REFUSAL not in str(error):
         return None
-    frame = next((frame for frame in reversed(called) if _makes_optimizer(frame)), None)
+    frame = next((frame for frame in reversed(raised.called) if _makes_optimizer(frame)), None)
     if frame is None:
         return None
     params = variables_of(frame).get("params")
-    variables = dict(_variables(error))
+    variables = {name: value for frame in raised.frames for name, value in variables_of(frame).items()}
     is_used_up = isinstance(params, (GeneratorType, filter, map, zip))
     name = next((name for name, value in variables.items() if value is params), None) if is_used_up else None
     parameters = [
@@ -45,18 +44,8 @@ def empty_optimizer(error: BaseException) -> Finding | None:
             "put layers into an nn.ModuleList or nn.ModuleDict, and make the optimizer after them; "
             "look at len(list(model.parameters()))"
         )
-    return Finding("optimizer-misses", "the optimizer was given no parameter", (Where("made", line),), why, fix)
+    return Finding("optimizer-misses", "the optimizer was given no parameter", (Where("made", raised.line),), why, fix)
 
 
 def _makes_optimizer(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__") == "torch.optim.optimizer" and frame.f_code.co_name == _INIT
-
-
-def _variables(error: BaseException) -> Iterator[tuple[str, object]]:
-    """The variables of the program's frames in a traceback, the innermost last."""
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if is_users(file) and not is_installed(file):
-            yield from variables_of(trace.tb_frame).items()
-        trace = trace.tb_next

@@ -7,6 +7,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import FrameType
 
 import numpy as np
@@ -39,19 +40,26 @@ def running_line(what: str) -> Where:
     return Where(what, *rows)
 
 
-def raising_line(error: BaseException) -> tuple[SourceLine | None, list[FrameType]]:
-    """The last line of the program that an exception came through, and the frames of the code that this line called.
+@dataclass(frozen=True)
+class Raised:
+    """Where an exception came from."""
 
-    A traceback knows the instruction; its frame may have gone on since.
-    """
-    line, called, trace = None, list[FrameType](), error.__traceback__
+    line: SourceLine | None  # the last line of the program that it came through
+    frames: list[FrameType]  # of the program, the innermost last
+    called: list[FrameType]  # of the code that this line called
+
+
+def raised_at(error: BaseException) -> Raised:
+    """Where an exception came from. A traceback knows the instruction; its frame may have gone on since."""
+    line, frames, called, trace = None, list[FrameType](), list[FrameType](), error.__traceback__
     while trace is not None:
-        code = trace.tb_frame.f_code
-        called.append(trace.tb_frame)
-        if is_users(code.co_filename) and not is_installed(code.co_filename):
-            line, called = source_row(code, trace.tb_lasti), []
+        frame = trace.tb_frame
+        called.append(frame)
+        if is_users(frame.f_code.co_filename) and not is_installed(frame.f_code.co_filename):
+            line, called = source_row(frame.f_code, trace.tb_lasti), []
+            frames.append(frame)
         trace = trace.tb_next
-    return line, called
+    return Raised(line, frames, called)
 
 
 class Recorded:

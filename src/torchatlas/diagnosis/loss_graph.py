@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from operator import methodcaller
@@ -12,7 +11,6 @@ import numpy as np
 import torch
 
 from torchatlas.autograd.graph_walk import FIRST, leaf_of, reached, sequence_nr, starting_node
-from torchatlas.autograd.saved_tensors import SavedSlot, saved_by
 from torchatlas.diagnosis.findings import Where
 from torchatlas.diagnosis.history import Recorded
 from torchatlas.graph import Graph, GraphNode, Phase
@@ -57,10 +55,6 @@ class LossGraph:
         """The leaves that get gradients, by the place in `nodes` of what adds to them."""
         kinds = (numbers for numbers in self.kinds.values() if leaf_of(self.nodes[numbers[0]]) is not None)
         return {number: self.nodes[number].variable for numbers in kinds for number in numbers}
-
-    def saved(self) -> Iterator[tuple[Any, SavedSlot]]:
-        """What the nodes have saved for backward and still have, one by one: nobody may hold it while backward runs."""
-        return ((node, each) for node in self.nodes for each in saved_by(node) if each.data is not None)
 
     @cached_property
     def targets(self) -> list[list[int]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing import capture
 from torchatlas.execute.traced import TracedModel
 from torchatlas.graph.shown import Shown

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import CaptureError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.execute.node_values import NodeIO, NodeValues

@@ -306,15 +306,18 @@ for _name, _count in _STATES.items():
 # -- its graph as a Program --------------------------------------------------------------------------------------------
 
 
-def compiled(graph: Any, constants: Mapping[str, str]) -> Program:
-    """A program of an fx graph of functions. `constants` says which placeholders are the model's own, by name."""
-    compiler = _Compiler(constants)
+def compiled(graph: Any, constants: Mapping[str, str], names: Mapping[str, str]) -> Program:
+    """A program of an fx graph of functions. `constants` says which placeholders are the model's own, by name.
+
+    `names` leads from the nodes of the fx graph to those of ours. Sizes and parts of results are no nodes of ours.
+    """
+    compiler = _Compiler(constants, names)
     return compiler.builder.program(list(compiler.read(graph, "")))
 
 
 class _Compiler:
-    def __init__(self, constants: Mapping[str, str]) -> None:
-        self.constants, self.builder = constants, ProgramBuilder()
+    def __init__(self, constants: Mapping[str, str], names: Mapping[str, str]) -> None:
+        self.constants, self.names, self.builder = constants, names, ProgramBuilder()
         self.values: dict[Any, Any] = {}  # fx node -> a register, or what it stands for in an argument
 
     def read(self, graph: Any, prefix: str) -> Any:
@@ -322,13 +325,13 @@ class _Compiler:
         for node in graph.nodes:
             name = prefix + node.name
             if node.op == "placeholder" and not prefix:  # those of an inner graph stand for its operands
-                register = self.values[node] = self.builder.register(name)
+                register = self.values[node] = self.builder.register(self.names.get(name, ""))
                 if node.name in self.constants:
                     self.builder.constants[register.number] = self.constants[node.name]
                 else:
                     self.builder.inputs.append(register.number)
             elif node.op == "get_attr":
-                register = self.values[node] = self.builder.register(name)
+                register = self.values[node] = self.builder.register()
                 self.builder.attached[register.number] = attribute(graph.owning_module, str(node.target))
             elif node.op == "call_function" and (block := block_of(node)) is not None:
                 self._block(node, block, name)
@@ -343,7 +346,8 @@ class _Compiler:
         if node.target is operator.getitem and isinstance(args[0], (list, tuple)):  # of the results of a block
             self.values[node] = args[0][args[1]]
             return
-        self.values[node] = self.builder.add(name, node.target, args, kwargs, STAND_INS.get(node.target))
+        ours, stand_in = self.names.get(name, ""), STAND_INS.get(node.target)
+        self.values[node] = self.builder.add(ours, node.target, args, kwargs, stand_in)
 
     def _block(self, node: Any, block: WrappedBlock, name: str) -> None:
         """Inline the nodes of a block between its beginning and its end, so that their values can be seen as well."""

@@ -26,15 +26,15 @@ from torchatlas.execute.program_file import (
     FUNCTIONS,
     KEY,
     VERSION,
-    Leaf,
     Saved,
+    SavedLeaf,
     SavedVariant,
     condition,
     structure_of_data,
 )
 from torchatlas.execute.trace_variant import ANY_NUMBER, Expected, Variant, tensor_named
 from torchatlas.graph import Graph
-from torchatlas.graph.arguments import TensorRef, decode, decode_value
+from torchatlas.graph.arguments import decode, decode_value
 from torchatlas.graph.columns import Operation
 from torchatlas.graph.nouns import OperationType
 
@@ -134,7 +134,7 @@ def signature_of(saved: Saved) -> inspect.Signature:
 def _parameter(name: str, kind: int, has_default: bool, default: str) -> inspect.Parameter:
     if not name.isidentifier():  # inspect looks at its first letter without asking whether it has one
         raise ValueError(f"{quoted(name)} cannot be the name of a parameter")
-    value = argument(_decoded(decode_value, default), [], None) if has_default else inspect.Parameter.empty
+    value = argument(_decoded(decode_value, default)) if has_default else inspect.Parameter.empty
     return inspect.Parameter(name, inspect._ParameterKind(kind), default=value)
 
 
@@ -200,17 +200,18 @@ def _variant(
     constants: dict[str, Any],
     allow: frozenset[str],
 ) -> Variant:
-    count = len(saved.registers)
+    count, registers = len(saved.registers), [Register(number) for number in range(len(saved.registers))]
     functions = {name: _function(name, allow) for name in dict.fromkeys(each.function for each in saved.calls)}
     instructions = []
     for each in saved.calls:
         call = _decoded(decode, each.call)
-        args, kwargs = _rich(call.args, count), _rich(call.kwargs or {}, count)
+        args, kwargs = argument((call.args, call.kwargs or {}), registers)
         _check_register(each.result, count)
         function, target = functions[each.function]
         if function is Mode:
             args, kwargs = block(*args), {}
-        instructions.append(instruction(each.name, each.result, function, args, kwargs, target))
+        name = saved.names.get(each.name, "")
+        instructions.append(instruction(name, each.result, function, args, kwargs, target))
     for register in [*saved.inputs, *map(_number, saved.constants), *map(_number, saved.attached)]:
         _check_register(register, count)
     if unknown := [name for name in saved.names.values() if name not in graph]:
@@ -219,11 +220,11 @@ def _variant(
         raise FileFormatError("its program is damaged: a tensor is missing.")
     if unheld := [name for name in saved.constants.values() if name not in held]:
         raise FileFormatError(f"its program is refused: it reads {unheld[0]!r}, which is no weight of the model.")
-    outputs = _rich(_decoded(decode_value, saved.outputs), count)
+    outputs = argument(_decoded(decode_value, saved.outputs), registers)
     if not isinstance(outputs, list):
         raise FileFormatError("its program is damaged: it returns no list.")
     program = Program(
-        saved.registers,
+        [saved.names.get(name, "") for name in saved.registers],
         saved.inputs,
         {int(register): name for register, name in saved.constants.items()},
         instructions,
@@ -239,7 +240,7 @@ def _variant(
         raise FileFormatError("its program is damaged: it does not take what its inputs hold.")
     if out_spec.num_leaves != len(outputs):
         raise FileFormatError("its program is damaged: it does not return what its outputs hold.")
-    return Variant(program, graph, saved.names, in_spec, out_spec, leaves, guards, constants)
+    return Variant(program, graph, in_spec, out_spec, leaves, guards, constants)
 
 
 def _number(text: str) -> int:
@@ -290,21 +291,9 @@ def _function(name: str, allow: frozenset[str]) -> tuple[Any, Any]:
     return function, STAND_INS.get(function) or checked(function)
 
 
-def _rich(item: Any, count: int) -> Any:
-    """An argument as a program takes it."""
-    if isinstance(item, TensorRef):
-        _check_register(item.index, count)
-        return Register(item.index)
-    if isinstance(item, (list, tuple)):
-        return type(item)(_rich(part, count) for part in item)
-    if isinstance(item, dict):
-        return {key: _rich(part, count) for key, part in item.items()}
-    return argument(item, [], None)
-
-
-def _expected(leaf: Leaf) -> Any:
+def _expected(leaf: SavedLeaf) -> Any:
     if any(len(size) > _LONGEST_SIZE for size in leaf.shape):
         raise FileFormatError(f"its program is damaged: a size of {leaf.name!r} has more than {_LONGEST_SIZE} letters.")
     if leaf.kind == "tensor":
         return Expected(dtype_named(leaf.dtype), leaf.device, tuple(leaf.shape))
-    return ANY_NUMBER if leaf.kind == "number" else argument(_decoded(decode_value, leaf.value), [], None)
+    return ANY_NUMBER if leaf.kind == "number" else argument(_decoded(decode_value, leaf.value))

@@ -207,7 +207,8 @@ class ValueObserver(Observer):
             outside = [*program.inputs, *program.constants, *program.attached]
             self.outside.update(storage for register in outside for storage in _storages(registers[register]))
         for register in program.inputs:
-            self._made(register)
+            if program.names[register]:  # a number is no node
+                self._made(register)
 
     def _cell(self, register: int) -> _Cell:
         cell = self.cells[register]

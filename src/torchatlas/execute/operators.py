@@ -6,13 +6,13 @@ recorded itself runs whatever the program ran, except what would act outside of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
 from torchatlas.capturing.compiled import GRAPH as INDUCTOR_GRAPH
-from torchatlas.errors import CaptureError, InvalidInputError, NotAvailableError
+from torchatlas.errors import FileFormatError, InvalidInputError, NotAvailableError
 from torchatlas.graph.arguments import Constant, TensorRef
 from torchatlas.graph.columns import Operation
 from torchatlas.graph.nouns import OperationType
@@ -69,11 +69,14 @@ def operator(operation: Operation, allow: Collection[str] = (), *, own: bool = F
     return resolved
 
 
-def argument(item: Any, tensors: list[Any], generator: torch.Generator | None) -> Any:
-    """A decoded argument as torch takes it: tensors in place of references, torch's constants in place of names."""
+def argument(item: Any, tensors: Sequence[Any] = (), generator: torch.Generator | None = None) -> Any:
+    """A decoded argument as torch takes it: tensors in place of references, torch's constants in place of names.
+
+    Registers may stand for the tensors. A whole call is one argument: the tuple of `args` and `kwargs`.
+    """
     if isinstance(item, TensorRef):
         if not 0 <= item.index < len(tensors):
-            raise CaptureError(f"an argument refers to input {item.index} of {len(tensors)}.")
+            raise FileFormatError(f"an argument refers to tensor {item.index}, and there are {len(tensors)}.")
         return tensors[item.index]
     if isinstance(item, Constant):
         return _constant(item, generator)

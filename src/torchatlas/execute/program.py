@@ -30,7 +30,7 @@ class Register:
 class Instruction:
     """One call. `plain` holds (register, None) or (-1, constant) per argument when no argument is nested."""
 
-    name: str  # the node's; empty for what is no node, such as the beginning of a no_grad block
+    name: str  # the node's, as in the graph; empty for what is no node, such as the beginning of a no_grad block
     result: int
     target: Any
     args: tuple[Any, ...]
@@ -66,7 +66,7 @@ _NESTED = frozenset({list, tuple, dict, slice})
 class Program:
     """Instructions, the registers of inputs, what registers hold from the beginning, and what is returned."""
 
-    names: list[str]  # per register
+    names: list[str]  # per register, as the graph names the node that makes it; empty where no node does
     inputs: list[int]
     constants: dict[int, str]  # register -> parameter, buffer or constant of the model, by name
     instructions: list[Instruction]

@@ -27,7 +27,7 @@ KEY = "program"  # of the graph's metadata, and the folder of its recorded value
 BEGIN, END = "begin", "end"  # of a block: without gradients, or under autocast
 
 
-class Step(Struct, array_like=True):
+class SavedCall(Struct, array_like=True):
     """An instruction. `call` are its arguments, with registers in the place of tensors."""
 
     name: str
@@ -36,7 +36,7 @@ class Step(Struct, array_like=True):
     call: str
 
 
-class Leaf(Struct):
+class SavedLeaf(Struct):
     """What is expected of an input."""
 
     name: str
@@ -62,12 +62,12 @@ class SavedVariant(Struct):
     inputs: list[int]
     constants: dict[str, str]  # register -> parameter, buffer or constant
     attached: dict[str, int]  # register -> tensor
-    calls: list[Step]
+    calls: list[SavedCall]
     outputs: str
-    names: dict[str, str]
+    names: dict[str, str]  # of registers and calls that are nodes -> of the graph's nodes
     in_spec: Any
     out_spec: Any
-    leaves: list[Leaf]
+    leaves: list[SavedLeaf]
     guards: list[str]
 
 

@@ -20,7 +20,7 @@ import torch
 from torchatlas.capturing.replaying import CHANGED, REPLAY, leaves_of
 from torchatlas.capturing.tensor_bytes import fingerprint
 from torchatlas.errors import InputMismatchError, NotAvailableError
-from torchatlas.execute.operators import dtype_named
+from torchatlas.execute.operators import argument, dtype_named
 from torchatlas.execute.program import Program, Register
 from torchatlas.execute.recorded_program import (
     Recipe,
@@ -35,7 +35,7 @@ from torchatlas.execute.recorded_program import (
 from torchatlas.execute.recorded_run import TENSOR, CallStructure, LiveRun, Read, rebuilt, structure_of
 from torchatlas.execute.replay import OpLocation, op_location
 from torchatlas.graph import Graph, NodeKind, Phase
-from torchatlas.graph.arguments import Call, Constant
+from torchatlas.graph.arguments import Constant
 from torchatlas.graph.columns import PHASES
 from torchatlas.inputs import argument_names, named_tensors
 from torchatlas.operations.behaviour import TAKES_STORAGE
@@ -289,7 +289,7 @@ class _Pieces(RecordedOps):
                 op += 1
             elif kind is NodeKind.OUTPUT:
                 results = [self.register_of(value, -1, at) for at, value in enumerate(self.inputs_of[node])]
-                structure = self.call_of(node).args[0]
+                structure = self.call_of(node)[0][0]
         if self.live is not None:
             structure = self.live.result
             if (count := _count(structure)) != len(results):
@@ -332,7 +332,7 @@ class _Pieces(RecordedOps):
         try:
             operator = self.operator_of(node)
             taken = [self.register_of(value, op, index) for index, value in enumerate(self.inputs_of[node])]
-            args, kwargs = self.filled(_without_generators(self.call_of(node)), taken, None)
+            args, kwargs = argument(_without_generators(self.call_of(node)), taken)
         except NotAvailableError as error:
             raise NotAvailableError(f"{where} cannot be run again: {error}") from error
         states = self.unreturned(node, operator)
@@ -466,11 +466,11 @@ def _count(structure: Any) -> int:
     return len(tensors)
 
 
-def _without_generators(call: Call) -> Call:
+def _without_generators(call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
     """A call with None for generators: torch then takes the one that it was, or none was drawn from."""
 
     def without(item: Any) -> Any:
         return None if isinstance(item, Constant) and item.kind == "generator" else item
 
-    kwargs = {key: without(item) for key, item in (call.kwargs or {}).items()}
-    return Call(tuple(without(item) for item in call.args), kwargs)
+    args, kwargs = call
+    return tuple(map(without, args)), {key: without(item) for key, item in kwargs.items()}

@@ -25,11 +25,11 @@ from torchatlas.capturing.replaying import REPLAY, leaves_of
 from torchatlas.capturing.replaying import settings as settings_now
 from torchatlas.capturing.tensor_bytes import DIGEST_BYTES
 from torchatlas.errors import CaptureError, FileFormatError, NotAvailableError, StateError
-from torchatlas.execute.operators import argument, dtype_named, operator
+from torchatlas.execute.operators import dtype_named, operator
 from torchatlas.execute.preconditions import checked
 from torchatlas.execute.program import ProgramBuilder, Register
 from torchatlas.graph import Graph, NodeKind
-from torchatlas.graph.arguments import Call, decode
+from torchatlas.graph.arguments import decode
 from torchatlas.graph.columns import KINDS, Array, Layout
 from torchatlas.torch_private import OpOverload, no_dispatch_modes
 
@@ -285,7 +285,7 @@ class RecordedOps:
         ]
         self.written_storages = set(columns["value_storage"][columns["input_value"][written]].tolist())
         self._operation, self._arguments = columns["node_operation"].tolist(), columns["node_arguments"].tolist()
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._operators: dict[int, RecordedOperator] = {}
         self._recipes = {(one.op, one.input): one for one in self.data.recipes}
         self.bits = {(op, index): bits for op, index, bits in self.data.views}
@@ -309,11 +309,12 @@ class RecordedOps:
     def spot(self, value: int) -> Spot:
         return self.storage[value], self.layout[value], self.offset[value]
 
-    def call_of(self, node: int) -> Call:
-        """The arguments of a node; nodes with equal ones share them."""
+    def call_of(self, node: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a node, by position and by name; nodes with equal ones share them."""
         row = self._arguments[node]
         if row not in self._calls:
-            self._calls[row] = decode(self.graph.tables.arguments[row])
+            call = decode(self.graph.tables.arguments[row])
+            self._calls[row] = call.args, call.kwargs or {}
         return self._calls[row]
 
     def operator_of(self, node: int) -> RecordedOperator:
@@ -390,11 +391,6 @@ class RecordedOps:
 
     def is_held(self, value: int) -> bool:
         return value in self._registers.get(self.storage[value], ())
-
-    def filled(self, call: Call, taken: list[Any], generator: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, with registers in the place of tensors."""
-        args = tuple([argument(item, taken, generator) for item in call.args])
-        return args, {key: argument(item, taken, generator) for key, item in (call.kwargs or {}).items()}
 
     # -- what replays and pieces do differently ----------------------------------------------------------------------
 

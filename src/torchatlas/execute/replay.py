@@ -20,7 +20,7 @@ from torchatlas.capturing.tensors import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
 from torchatlas.escapes import clean
 from torchatlas.execute.node_values import value_text
-from torchatlas.execute.operators import dtype_named
+from torchatlas.execute.operators import argument, dtype_named
 from torchatlas.execute.program import Failed, Instruction, Observer, Program, Register
 from torchatlas.execute.recorded_program import (
     Recipe,
@@ -236,7 +236,7 @@ class ReplayProgram(RecordedOps):
             shown = self.tensor(self.outputs_of[node][0])
             result = self.builder.add(str(node), operator.function, (taken[0], shown), None, _set)
         else:
-            args, kwargs = self.filled(self.call_of(node), taken, generator)
+            args, kwargs = argument(self.call_of(node), taken, generator)
             result = self.builder.add(str(node), operator.function, args, kwargs, operator.target)
         self.hold_results(node, taken, result, operator)
 
@@ -314,7 +314,7 @@ class ReplayProgram(RecordedOps):
         values = self.inputs_of[node]
         taken = [self.register_of(value, -1, index) for index, value in enumerate(values)]
         copies = [self.builder.add(str(node), torch.clone, (register,)) for register in taken]
-        return list(self.filled(self.call_of(node), copies, None)[0])
+        return list(argument(self.call_of(node), copies)[0])
 
     def _named(self, roles: tuple[Role, ...]) -> dict[str, Register]:
         """The tensors of some roles that have a name, in their last state."""

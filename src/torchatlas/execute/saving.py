@@ -27,10 +27,10 @@ from torchatlas.execute.program_file import (
     KEY,
     VERSION,
     Held,
-    Leaf,
     Saved,
+    SavedCall,
+    SavedLeaf,
     SavedVariant,
-    Step,
     structure_to_data,
 )
 from torchatlas.execute.trace_variant import ANY_NUMBER, Expected, Variant
@@ -47,9 +47,9 @@ _NAMES: dict[Any, str] = {function: name for name, (function, _) in FUNCTIONS.it
 def graph_with_program(variants: list[Variant], model: nn.Module, *, weights: bool) -> Graph:
     """A graph of the first trace that holds all of them, as data."""
     shelf = _Shelf()
-    held = {}
+    held, tensor_of = {}, variants[0].tensors_of(model)
     for name in {name for variant in variants for name in _program(variant).constants.values()}:
-        constant = variants[0].constant(name, model)
+        constant = tensor_of(name)
         kind = "parameter" if isinstance(constant, nn.Parameter) else "buffer"
         held[name] = Held(shelf.put(constant, name) if weights else -1, kind, bool(constant.requires_grad))
     first, *others = [_saved_variant(variant, shelf) for variant in variants]
@@ -101,7 +101,7 @@ def _program(variant: Variant) -> Program:
 def _saved_variant(variant: Variant, shelf: _Shelf) -> SavedVariant:
     program = _program(variant)
     steps = [
-        Step(each.name, each.result, _function_name(each), encode(Call(_plain(each.args), _plain(each.kwargs))))
+        SavedCall(each.name, each.result, _function_name(each), encode(Call(_plain(each.args), _plain(each.kwargs))))
         for each in program.instructions
     ]
     read = {register for each in program.instructions for register in each.reads}
@@ -110,10 +110,10 @@ def _saved_variant(variant: Variant, shelf: _Shelf) -> SavedVariant:
         program.names,
         program.inputs,
         {str(register): name for register, name in program.constants.items()},
-        {str(r): shelf.put(item, program.names[r]) for r, item in program.attached.items() if r in read},
+        {str(r): shelf.put(item, "what the model made") for r, item in program.attached.items() if r in read},
         steps,
         encode_value(_plain(program.outputs)),
-        variant.names,
+        {name: name for name in program.names if name},
         structure_to_data(variant.in_spec),
         structure_to_data(variant.out_spec),
         [_leaf(name, wanted) for name, wanted in variant.leaves],
@@ -127,8 +127,8 @@ def _function_name(each: Instruction) -> str:
     if each.function in _NAMES:
         return _NAMES[each.function]
     raise NotAvailableError(
-        f"{each.name} cannot be saved: it calls {getattr(each.function, '__name__', each.function)}, which a file "
-        "cannot hold. torch.export.save keeps such programs."
+        f"{each.name or 'a program'} cannot be saved: it calls {getattr(each.function, '__name__', each.function)}, "
+        "which a file cannot hold. torch.export.save keeps such programs."
     )
 
 
@@ -146,12 +146,12 @@ def _plain(item: Any) -> Any:
     return argument
 
 
-def _leaf(name: str, wanted: Any) -> Leaf:
+def _leaf(name: str, wanted: Any) -> SavedLeaf:
     if isinstance(wanted, Expected):
-        return Leaf(name, "tensor", dtype_name(wanted.dtype), wanted.device, list(wanted.shape))
+        return SavedLeaf(name, "tensor", dtype_name(wanted.dtype), wanted.device, list(wanted.shape))
     if wanted is ANY_NUMBER:
-        return Leaf(name, "number")
-    return Leaf(name, "constant", value=encode_value(_plain(wanted)))
+        return SavedLeaf(name, "number")
+    return SavedLeaf(name, "constant", value=encode_value(_plain(wanted)))
 
 
 def _signature(model: nn.Module) -> list[tuple[str, int, bool, str]]:

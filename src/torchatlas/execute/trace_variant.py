@@ -36,7 +36,6 @@ class Variant:
 
     program: Program | Followed
     graph: Graph
-    names: dict[str, str]  # fx node -> node of the graph
     in_spec: Any
     out_spec: Any
     leaves: list[tuple[str, Any]]  # of the inputs: name, and what is expected of it
@@ -51,7 +50,7 @@ class Variant:
                 args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
                 return self.program.run(args, kwargs, options)
             recorder = ValueObserver(options) if options else None
-            results = self.program.run(flat, self._constants(model), recorder)
+            results = self.program.run(flat, self.tensors_of(model), recorder)
         except Failed as failed:
             if isinstance(failed.error, CaptureError):  # of an edit, which says where it was called
                 raise failed.error from failed.error.__cause__
@@ -65,7 +64,7 @@ class Variant:
         numbers = {name: register for register, name in enumerate(self.program.names) if name}
         register_values: dict[int, Any] = {}
         for name, value in values.items():
-            registers = [numbers[fx_name] for fx_name in self._made_by(name, model)]
+            registers = [numbers[node] for node in self._made_by(name, model)]
             several = value if len(registers) > 1 and isinstance(value, (list, tuple)) else [value]
             if len(several) != len(registers):
                 raise InvalidInputError(f"{name!r} makes {len(registers)} values; {len(several)} were given.")
@@ -74,11 +73,12 @@ class Variant:
             program = part(
                 self.program,
                 register_values,
-                [numbers[fx_name] for fx_name in self._made_by(to, model)],
+                [numbers[node] for node in self._made_by(to, model)],
                 self._storages_of,
             )
         except Unreachable as error:
-            missing = ", ".join(self.names.get(name := self.program.names[r], name) for r in error.missing)
+            leaves = dict(zip(self.program.inputs, self.leaves, strict=True))
+            missing = ", ".join(self.program.names[r] or leaves[r][0] for r in error.missing)
             raise InvalidInputError(
                 f"{', '.join(map(repr, values)) or 'nothing'} does not determine {to!r}: it also depends on {missing}. "
                 "Give that as well, or the value of a node on the way."
@@ -86,17 +86,13 @@ class Variant:
         written = {s for instruction in program.instructions for r in instruction.writes for s in self._storages_of(r)}
         arguments = [cloned(value) if self._storages_of(r) & written else value for r, value in register_values.items()]
         try:
-            return program.run(arguments, self._constants(model))
+            return program.run(arguments, self.tensors_of(model))
         except Failed as failed:
             raise self._explained(failed) from failed.error
 
-    def constant(self, name: str, model: nn.Module) -> Any:
-        """A parameter, a buffer, or what the trace holds."""
-        return self._constants(model)(name)
-
     def hyperparameters(self, name: str, model: nn.Module) -> dict[str, Any]:
         """The arguments of a node by name: its attributes, and weights and biases as tensors."""
-        constants = self._constants(model)
+        constants = self.tensors_of(model)
         attributes = self.graph[name].hyperparameters
         return {
             key: constants(item.parameter) if isinstance(item, Value) and item.parameter else item
@@ -105,35 +101,32 @@ class Variant:
 
     # -- names -------------------------------------------------------------------------------------------------------
 
-    def fx_names(self, name: str, model: nn.Module, *, edited: bool = False) -> list[str]:
+    def node_names(self, name: str, model: nn.Module, *, edited: bool = False) -> list[str]:
         """The node of a name; for the path of a module of the model the nodes that make the output of each of its
         calls."""
         graph = self.graph
         if name in graph:
-            node_names = [name]
-        elif name in graph.scopes:
+            return [name]
+        if name in graph.scopes:
             made = _outputs_of(graph, name)
             if not made:
                 raise NodeNotFoundError(without_output(graph, name))
             if edited and any(len(nodes) > 1 for nodes in made):
                 several = next(nodes for nodes in made if len(nodes) > 1)
                 raise InvalidInputError(f"module {name!r} makes several values; edit one of its nodes: {several}.")
-            node_names = [node for nodes in made for node in nodes]
-        else:
-            check_runs_ops(name, model)
-            node_names = [graph[name].name]  # an error that suggests near names
-        return [fx_name for fx_name, ours in self.names.items() if ours in node_names]
+            return [node for nodes in made for node in nodes]
+        check_runs_ops(name, model)
+        return [graph[name].name]  # an error that suggests near names
 
     def _made_by(self, name: str, model: nn.Module) -> list[str]:
         """The node of a name, or the nodes that make what a module returns; a module that is called once."""
         calls = _outputs_of(self.graph, name) if name not in self.graph and name in self.graph.scopes else [[]]
         if len(calls) > 1:
             raise InvalidInputError(f"module {name!r} is called {len(calls)} times; name one of its nodes: {calls}.")
-        return self.fx_names(name, model)
+        return self.node_names(name, model)
 
     def _explained(self, failed: Failed) -> Exception:
-        node = self.graph[self.names[failed.name]] if failed.name in self.names else None
-        where = failed.name if node is None else node_location(node)
+        where = node_location(self.graph[failed.name]) if failed.name else "a call that is no node of the graph"
         first = (str(failed.error).splitlines() or [""])[0]
         text = f"running the traced model failed at {where}: {type(failed.error).__name__}: {first}"
         if isinstance(failed.error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in first:
@@ -144,7 +137,7 @@ class Variant:
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def _constants(self, model: nn.Module) -> Callable[[str], Any]:
+    def tensors_of(self, model: nn.Module) -> Callable[[str], Any]:
         """Parameters and buffers by name, as the model has them now, and what the trace itself holds."""
         owners: dict[str, Any] = {"": model}  # each module is looked up once in a run
         others = self.constants
@@ -166,8 +159,8 @@ class Variant:
         for register, parameter in self.program.constants.items():
             storages[register] = frozenset(by_parameter.get(parameter, ()))
         for register, name in enumerate(self.program.names):
-            if name in self.names:
-                made = self.graph[self.names[name]].outputs
+            if name:
+                made = self.graph[name].outputs
                 storages[register] = frozenset(value.storage.id for value in made if value.storage is not None)
         for instruction in self.program.instructions:
             if instruction.function is operator.getitem:  # of several results: in the memory of any of them
@@ -320,11 +313,3 @@ def check_device(model: nn.Module, device: torch.device) -> None:
             f"device={str(device)!r}, but the model is on {', '.join(sorted(elsewhere))}. "
             f"Move it first: model.to({str(device)!r})."
         )
-
-
-def described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    def one(item: Any) -> str:
-        return f"a tensor of {tuple(item.shape)}" if isinstance(item, torch.Tensor) else f"a {type(item).__name__}"
-
-    parts = [one(item) for item in args] + [f"{name}={one(item)}" for name, item in kwargs.items()]
-    return ", ".join(parts) if parts else "nothing"

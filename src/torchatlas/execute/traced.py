@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import (
     CaptureError,
@@ -34,7 +34,6 @@ from torchatlas.execute.trace_variant import (
     Variant,
     broken_guard,
     check_device,
-    described,
     guard_arguments,
     looks,
     mismatch,
@@ -46,7 +45,7 @@ from torchatlas.execute.tracing import Tracer, check_assigned, check_trace
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.formats import as_path
 from torchatlas.graph.shown import Shown
-from torchatlas.inputs import check_keywords
+from torchatlas.inputs import check_keywords, described_call
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.torch_private import pytree
 from torchatlas.units import format_count
@@ -140,7 +139,7 @@ class TracedModel(Shown):
     def flattened(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments of a call as the first trace takes them, one after another."""
         flat, spec = pytree.tree_flatten((args, dict(kwargs)))
-        return flat if spec == self.first.in_spec else self._flat(self.first, args, dict(kwargs))
+        return flat if spec == self.first.in_spec else self._reordered(args, kwargs)
 
     def structured(self, results: Iterable[Any]) -> Any:
         """What the first trace computes, in the structure that the model returns."""
@@ -274,15 +273,13 @@ class TracedModel(Shown):
         """
         if save is not None:
             return self._saved(save, args, kwargs, nodes, callback)
-        output, variant, taken = self._run(args, kwargs, nodes=nodes, everything=nodes is None, callback=callback)
+        wanted = () if nodes is None and callback is not None else nodes
+        output, variant, taken = self._run(args, kwargs, nodes=wanted, callback=callback)
         entries = {}
-        for fx_name, entry in taken.items():
-            if fx_name in variant.names:
-                name = variant.names[fx_name]
-                made = output if fx_name == "output" else entry.output
-                entries[name] = NodeIO(
-                    entry.inputs, made, partial(variant.hyperparameters, name, self.model), variant.graph[name]
-                )
+        for name, entry in taken.items():
+            made = output if name == "output" else entry.output
+            known = partial(variant.hyperparameters, name, self.model)
+            entries[name] = NodeIO(entry.inputs, made, known, variant.graph[name])
         return NodeValues(entries, output, variant.graph, self.model)
 
     def _saved(
@@ -291,7 +288,7 @@ class TracedModel(Shown):
         variant, _ = self._matching(args, kwargs)
         wanted = None
         if nodes is not None:
-            wanted = {variant.names[fx_name] for name in nodes for fx_name in variant.fx_names(name, self.model)}
+            wanted = {node for name in nodes for node in variant.node_names(name, self.model)}
         with ValueFile(path) as file:
 
             def write(name: str, value: Any) -> None:
@@ -351,7 +348,7 @@ class TracedModel(Shown):
                 missing.
             NodeNotFoundError: There is no such node or module.
         """
-        results = self._variants[0].run_between(values, to, self.model)
+        results = self.first.run_between(values, to, self.model)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _run(
@@ -359,42 +356,33 @@ class TracedModel(Shown):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         *,
-        nodes: Iterable[str] | None = None,
-        everything: bool = False,
+        nodes: Iterable[str] | None = (),
         edit: Mapping[str, Callable[[Any], Any]] | None = None,
         callback: Callable[[str, Any], None] | None = None,
     ) -> tuple[Any, Variant, dict[str, Taken]]:
         variant, flat = self._matching(args, kwargs)
         keep = None
-        if not everything or callback is not None:
-            keep = {fx_name for name in nodes or () for fx_name in variant.fx_names(name, self.model)}
+        if nodes is not None:
+            keep = {node for name in nodes for node in variant.node_names(name, self.model)}
         edits: dict[str, Callable[[Any], Any]] = {}
         for name, change in dict[str, Any](edit or {}).items():
             if not callable(change):
                 kind = type(change).__name__
                 raise InvalidInputError(f"edit[{name!r}] is a {kind}: pass a function of the value, lambda x: 2 * x.")
-            for fx_name in variant.fx_names(name, self.model, edited=True):
-                edits[fx_name] = _explained_edit(change, name, variant.graph[variant.names[fx_name]])
-        watch = None
-        if callback is not None:
-
-            def watch(name: str, value: Any) -> None:
-                if name in variant.names:
-                    callback(variant.names[name], value)
-
-        output, taken = variant.run(flat, self.model, RunOptions(keep, edits, watch))
+            for node in variant.node_names(name, self.model, edited=True):
+                edits[node] = _explained_edit(change, name, variant.graph[node])
+        output, taken = variant.run(flat, self.model, RunOptions(keep, edits, callback))
         return output, variant, taken
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def _matching(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, list[Any]]:
         """The trace that serves these inputs, and the inputs in its order."""
-        flat, spec = pytree.tree_flatten((args, kwargs))
-        first = self._variants[0]
+        first = self.first
         if isinstance(first.program, Followed):
+            flat, spec = pytree.tree_flatten((args, kwargs))
             return replace(first, in_spec=spec), flat
-        if spec != first.in_spec:
-            flat = self._flat(first, args, kwargs)
+        flat = self.flattened(args, kwargs)
         seen = tuple(looks(leaf) for leaf in flat)
         if (known := self._served.get(seen)) is not None:
             return known, flat
@@ -433,8 +421,9 @@ class TracedModel(Shown):
                 raise InputMismatchError(f"{problem} It cannot be traced for these either: {error}") from error
         return variant
 
-    def _flat(self, variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The inputs in the order of the trace, for a call that passes them differently, by keyword say."""
+    def _reordered(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The inputs in the order of the first trace, for a call that passes them differently, by keyword say."""
+        variant = self.first
         traced_args, traced_kwargs = structured([None] * len(variant.leaves), variant.in_spec)
         signature = inspect.signature(self.model.forward)
         positional = list(signature.parameters)[: len(traced_args)]
@@ -450,8 +439,8 @@ class TracedModel(Shown):
             named = f" ({', '.join(inputs)})" if inputs else ""
             wanted = f"{len(inputs):,} input{'s' * (len(inputs) != 1)}{named}"
             raise InvalidInputError(
-                f"the model was traced with {wanted} and called with {described(args, kwargs)}: pass as many tensors, "
-                "in the structure of the example."
+                f"the model was traced with {wanted} and called with "
+                f"{described_call(args, kwargs) or 'nothing'}: pass as many tensors, in the structure of the example."
             )
         return list(flat)
 
@@ -465,8 +454,7 @@ class TracedModel(Shown):
             [name, dim, FOLLOWED] for name, shape in shapes.items() for dim in range(len(shape))
         ]
         self.notes.append(NOTE)
-        names = {node.name: node.name for node in graph.nodes}
-        return Variant(Followed(self.model, graph), graph, names, in_spec=None, out_spec=None, leaves=[], guards=[])
+        return Variant(Followed(self.model, graph), graph, in_spec=None, out_spec=None, leaves=[], guards=[])
 
     def _check_assigned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._tracer.assigned:

@@ -89,8 +89,8 @@ class Tracer:
                 f"{type(self._model).__name__} makes tensors while it is traced that would have to be kept, such as "
                 "the parameters of a module made in forward. Make them in __init__."
             )
-        spec, runs = program.call_spec, compiled(program.graph, own)
-        variant = Variant(runs, graph, names, spec.in_spec, spec.out_spec, leaves, guards, constants, program)
+        spec, runs = program.call_spec, compiled(program.graph, own, names)
+        variant = Variant(runs, graph, spec.in_spec, spec.out_spec, leaves, guards, constants, program)
         if (broken := broken_guard(guards, guard_arguments(self._model, args, kwargs))) is not None:
             raise CaptureError(f"torch.export assumed what its own example does not keep: {broken}")
         return variant

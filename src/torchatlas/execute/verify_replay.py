@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing.record_op import plan_for
 from torchatlas.capturing.recorded_values import written_tensors
 from torchatlas.capturing.replaying import leaves_of

@@ -18,7 +18,7 @@ import numpy as np
 
 from torchatlas.escapes import encodable
 from torchatlas.export.ranks import missing_ranks, ranks_of
-from torchatlas.export.timeline import Span, Timeline, known_work, spans, timeline
+from torchatlas.export.timeline import OpTimeline, Span, known_work, spans, timeline
 from torchatlas.files import replacing
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph
@@ -91,7 +91,7 @@ def _head(processes: Sequence[_Process]) -> str:
 class _Process:
     """The graph of one rank. `flows` counts the arrows of all of them."""
 
-    def __init__(self, line: Timeline, rank: int, flows: Iterator[int], details: bool) -> None:
+    def __init__(self, line: OpTimeline, rank: int, flows: Iterator[int], details: bool) -> None:
         self.line, self.rank, self.flows = line, rank, flows
         self.arguments = _Arguments(line, details)
         self.notes = line.notes + ([] if self.arguments.problem is None else [self.arguments.problem])
@@ -148,7 +148,7 @@ class _Process:
 class _Arguments:
     """What is shown of a span when it is clicked."""
 
-    def __init__(self, line: Timeline, details: bool) -> None:
+    def __init__(self, line: OpTimeline, details: bool) -> None:
         graph = line.graph
         columns, tables = graph.columns, graph.tables
         self.details, self.modules, self.problem = details, tables.modules, None

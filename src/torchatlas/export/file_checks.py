@@ -23,8 +23,8 @@ from torchatlas.graph.columns import Array, Tables
 from torchatlas.graph.consistency import call_faults, faults
 
 FORMAT = "torchatlas"
-VERSION = 2  # of both files; a reader of version n reads 1 to n
-SINCE = {"node_time_spread_ns": 2}  # columns of nodes that older versions do not have
+VERSION = 3  # of both files; a reader of version n reads 1 to n
+SINCE = {"node_time_spread_ns": 2, "node_composites": 3}  # columns of nodes that older versions do not have
 SOURCES = ("run", "export", "fx", "autograd")
 _MOST = 2**62
 _Count = Annotated[int, Meta(ge=0, le=_MOST)]

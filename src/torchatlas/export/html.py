@@ -20,7 +20,7 @@ from torchatlas.files import open_to_read
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import READERS
 
-_GENERATOR = b'<meta name="generator" content="torchatlas">'  # see render/viewer/page.py
+_GENERATOR = b'<meta name="generator" content="torchatlas">'  # see render/viewer/html_page.py
 _END = b"</html>"
 _OPENING = b'<script type="application/x-atlas"'
 # For the reader's protection, see docs/limits.md. Columns of ours shrink to a seventh; a bomb to a thousandth.

@@ -28,7 +28,7 @@ from torchatlas.export.file_checks import (
     decoded,
     refuse_repeated_keys,
 )
-from torchatlas.export.json_rows import SECTIONS, Document, JsonOperation, JsonParameter, Section
+from torchatlas.export.json_rows import ROW_LISTS, Document, JsonOperation, JsonParameter, RowList
 from torchatlas.files import open_to_read, replacing
 from torchatlas.graph import Graph, Operation, Parameter, Tables
 from torchatlas.graph.columns import COLUMNS, Array
@@ -60,20 +60,20 @@ def save_json(graph: Graph, path: Path) -> None:
     }
     try:
         with replacing(path) as file:
-            file.writelines(_text(head, _sections(graph), _tables(graph.tables)))
+            file.writelines(_text(head, _row_lists(graph), _tables(graph.tables)))
     except UnicodeEncodeError as error:
         raise FileFormatError(f"{path}: not written: a text of the graph is not Unicode ({error}).") from error
 
 
 def _text(
-    head: dict[str, Any], sections: Iterable[tuple[str, Iterable[list[Any]]]], tables: dict[str, list[Any]]
+    head: dict[str, Any], row_lists: Iterable[tuple[str, Iterable[list[Any]]]], tables: dict[str, list[Any]]
 ) -> Iterator[bytes]:
     """The file in pieces. Reading makes them again, to see that a file is exactly what we would write."""
     yield b"{\n"
     for name in _HEAD:
         if name not in _OPTIONAL or head[name]:
             yield b'"%s": %s,\n' % (name.encode(), _ENCODER.encode(head[name]))
-    for name, batches in sections:
+    for name, batches in row_lists:
         yield b'"%s": [' % name.encode()
         yield from _lines(batches)
         yield b"],\n"
@@ -95,17 +95,17 @@ def _lines(batches: Iterable[list[Any]]) -> Iterator[bytes]:
         yield b"\n"
 
 
-def _sections(graph: Graph) -> Iterator[tuple[str, Iterator[list[Any]]]]:
+def _row_lists(graph: Graph) -> Iterator[tuple[str, Iterator[list[Any]]]]:
     texts: dict[str, list[Any]] = {
         "operations": _references([operation.name for operation in graph.tables.operations]),
         **{name: _references(getattr(graph.tables, name)) for name in ("names", "threads", "devices")},
         "arguments": [*map(Raw, graph.tables.arguments), UNSET],
         "arguments_row": [item if isinstance(item, int) else -1 for item in _references(graph.tables.arguments)],
     }
-    for section in SECTIONS:
-        count = len(graph.columns[next(iter(section.numbers.values()))])
+    for row_list in ROW_LISTS:
+        count = len(graph.columns[next(iter(row_list.numbers.values()))])
         starts = range(0, count, _BATCH)
-        yield section.name, (_rows(graph, section, texts, start, min(start + _BATCH, count)) for start in starts)
+        yield row_list.name, (_rows(graph, row_list, texts, start, min(start + _BATCH, count)) for start in starts)
 
 
 def _references(texts: list[str]) -> list[Any]:
@@ -119,24 +119,24 @@ def _rows_by_text(texts: list[str]) -> dict[str, int]:
     return {text: row for row, text in reversed(list(enumerate(texts)))}
 
 
-def _rows(graph: Graph, section: Section, texts: dict[str, list[Any]], start: int, stop: int) -> list[Any]:
+def _rows(graph: Graph, row_list: RowList, texts: dict[str, list[Any]], start: int, stop: int) -> list[Any]:
     """The rows of one batch."""
 
     def part(column: str) -> list[int]:
         return graph.columns[column][start:stop].tolist()  # type: ignore[no-any-return]
 
     fields: dict[str, Iterable[Any]] = {"id": range(start, stop)}
-    for name, column in section.numbers.items():
+    for name, column in row_list.numbers.items():
         fields[name] = part(column)
-    for name, (column, words) in section.words.items():
+    for name, (column, words) in row_list.words.items():
         fields[name] = map(words.__getitem__, part(column))
-    for name, (column, table) in section.references.items():
+    for name, (column, table) in row_list.references.items():
         fields[name] = map(texts[table].__getitem__, part(column))  # -1 is the last: none
-    if section.unit == "node":
+    if row_list.unit == "node":
         fields.update(_node_fields(graph, start, stop))
         for name in ("arguments", "arguments_row"):
             fields[name] = map(texts[name].__getitem__, part("node_arguments"))
-    return list(map(section.row, *(fields[name] for name in section.row.__struct_fields__)))
+    return list(map(row_list.row, *(fields[name] for name in row_list.row.__struct_fields__)))
 
 
 def _node_fields(graph: Graph, start: int, stop: int) -> dict[str, Iterable[Any]]:
@@ -222,9 +222,9 @@ def _is_ours(document: Document, data: bytes) -> bool:
     """Whether writing the document gives the same bytes: then no key stood twice and no call was reformatted."""
     head = {name: getattr(document, name) for name in _HEAD}
     tables = {name: getattr(document, name) for name in _TABLES}
-    sections = ((section.name, _batches(getattr(document, section.name))) for section in SECTIONS)
+    row_lists = ((row_list.name, _batches(getattr(document, row_list.name))) for row_list in ROW_LISTS)
     position = 0
-    for piece in _text(head, sections, tables):
+    for piece in _text(head, row_lists, tables):
         if not data.startswith(piece, position):
             return False
         position += len(piece)
@@ -265,27 +265,29 @@ def _parameter(row: JsonParameter, text: Callable[[Raw], str]) -> Parameter:
 
 def _read_columns(document: Document, tables: Tables, text: Callable[[Raw], str]) -> dict[str, Array]:
     columns: dict[str, Array] = {}
-    for section in SECTIONS:
-        rows = getattr(document, section.name)
-        if "id" in section.row.__struct_fields__:
-            _check_ids(section, rows)
-        for name, column in section.numbers.items():
+    for row_list in ROW_LISTS:
+        rows = getattr(document, row_list.name)
+        if "id" in row_list.row.__struct_fields__:
+            _check_ids(row_list, rows)
+        for name, column in row_list.numbers.items():
             columns[column] = _number_column(list(map(attrgetter(name), rows)), COLUMNS[column][0])
-        for name, (column, words) in section.words.items():
+        for name, (column, words) in row_list.words.items():
             position = {word: number for number, word in enumerate(words)}
             numbers = map(position.__getitem__, map(attrgetter(name), rows))
             columns[column] = np.fromiter(numbers, COLUMNS[column][0], len(rows))
-        for name, (column, table) in section.references.items():
-            columns[column] = _reference_column(section, name, rows, column, _known(tables, table))
+        for name, (column, table) in row_list.references.items():
+            columns[column] = _reference_column(row_list, name, rows, column, _known(tables, table))
     columns["node_arguments"] = _arguments_column(document.nodes, tables.arguments, text)
     columns.update(_lists_columns(document.nodes))
     return columns
 
 
-def _check_ids(section: Section, rows: list[Any]) -> None:
+def _check_ids(row_list: RowList, rows: list[Any]) -> None:
     for expected, row in enumerate(rows):
         if row.id != expected:
-            raise FileFormatError(f"{section.name}[{expected}].id: is {row.id}, expected {expected}: rows are in order")
+            raise FileFormatError(
+                f"{row_list.name}[{expected}].id: is {row.id}, expected {expected}: rows are in order"
+            )
 
 
 def _number_column(numbers: list[int | None], dtype: str) -> Array:
@@ -304,14 +306,14 @@ def _known(tables: Tables, table: str) -> dict[Hashable, int]:
     return known
 
 
-def _reference_column(section: Section, name: str, rows: list[Any], column: str, known: dict[Hashable, int]) -> Array:
-    table = section.references[name][1]
+def _reference_column(row_list: RowList, name: str, rows: list[Any], column: str, known: dict[Hashable, int]) -> Array:
+    table = row_list.references[name][1]
     try:
         return np.fromiter(map(known.__getitem__, map(attrgetter(name), rows)), COLUMNS[column][0], len(rows))
     except KeyError:
         where, item = next((n, item) for n, row in enumerate(rows) if (item := getattr(row, name)) not in known)
         what = quoted(item) if isinstance(item, str) else item
-        raise FileFormatError(f"{section.name}[{where}].{name}: {what} is not among the {table}") from None
+        raise FileFormatError(f"{row_list.name}[{where}].{name}: {what} is not among the {table}") from None
 
 
 def _arguments_column(rows: list[Any], texts: list[str], text: Callable[[Raw], str]) -> Array:

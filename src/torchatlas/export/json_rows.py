@@ -45,6 +45,7 @@ class JsonNode(Struct, omit_defaults=True, gc=False):
     iteration: Small | None = -1
     thread: Reference = None
     forward: Small | None = -1
+    composites: Reference = None
 
 
 class JsonEdge(Struct, omit_defaults=True, gc=False):
@@ -123,7 +124,7 @@ class Document(Struct, omit_defaults=True):
 
 
 @dataclass(frozen=True)
-class Section:
+class RowList:
     """One list of rows: the type of a row, and for its fields the columns they are."""
 
     name: str
@@ -142,8 +143,8 @@ class Section:
 
 _TEXTS = ("name", "arguments")  # fields of a node that hold text where its column holds the row of a table
 
-SECTIONS = (
-    Section(
+ROW_LISTS = (
+    RowList(
         "nodes",
         "node",
         JsonNode,
@@ -152,12 +153,13 @@ SECTIONS = (
             "operation": ("node_operation", "operations"),
             "given_name": ("node_name", "names"),
             "thread": ("node_thread", "threads"),
+            "composites": ("node_composites", "names"),
         },
     ),
-    Section("edges", "edge", JsonEdge, {"kind": ("edge_kind", EDGE_KINDS)}),
-    Section("values", "value", JsonValue, {"role": ("value_role", ROLES)}, {"parameter": ("value_parameter", "names")}),
-    Section(
+    RowList("edges", "edge", JsonEdge, {"kind": ("edge_kind", EDGE_KINDS)}),
+    RowList("values", "value", JsonValue, {"role": ("value_role", ROLES)}, {"parameter": ("value_parameter", "names")}),
+    RowList(
         "storages", "storage", JsonStorage, {"role": ("storage_role", ROLES)}, {"device": ("storage_device", "devices")}
     ),
-    Section("calls", "call", JsonCall, {}),
+    RowList("calls", "call", JsonCall, {}),
 )

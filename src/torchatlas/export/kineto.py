@@ -69,7 +69,7 @@ class TraceOp:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class TraceKernel:
     """What ran on a device: a kernel, a copy or a fill."""
 
     name: str
@@ -84,7 +84,7 @@ class ProfilerTrace:
 
     path: Path
     ops: list[TraceOp] = field(default_factory=list)  # by start; outer ones before what is in them
-    kernels: list[Kernel] = field(default_factory=list)
+    kernels: list[TraceKernel] = field(default_factory=list)
     launches: dict[int, TraceOp] = field(default_factory=dict)  # by correlation: the op that launched it
     steps: list[tuple[int, int, int]] = field(default_factory=list)  # number, start, end
     rank: int | None = None
@@ -118,7 +118,9 @@ def read_profiler_trace(path: Path) -> ProfilerTrace:
         elif event.cat in _KERNELS:
             args = event.args or _Arguments()
             begin, end = _bounds(path, event)
-            trace.kernels.append(Kernel(event.name, end - begin, _whole(args.external_id), _whole(args.correlation)))
+            trace.kernels.append(
+                TraceKernel(event.name, end - begin, _whole(args.external_id), _whole(args.correlation))
+            )
         elif event.cat in _LAUNCHES and event.args is not None:
             correlation = _whole(event.args.correlation)
             if correlation is not None:

@@ -41,6 +41,7 @@ def node_columns(graph: Graph) -> dict[str, Array]:
         "line": _objects([row.line for row in tables.sources], absent=True)[sources],
         "function": _objects([row.function for row in tables.sources], absent=True)[sources],
         "thread": _objects(tables.threads, absent=True)[columns["node_thread"]],
+        "composites": _objects(tables.names, absent=True)[columns["node_composites"]],
     }
     table |= {name: _optional(columns[f"node_{name}"]) for name in _NUMBERS}
     table["forward_node"] = table.pop("forward")
@@ -82,7 +83,7 @@ def _layout_text(layout: Layout) -> str:
 def to_pandas(graph: Graph) -> Any:
     """A DataFrame with one row per node. Numbers that may be unknown are nullable integers: <NA>, never -1 or nan."""
     pandas = imported("pandas", "to_pandas needs")
-    repeated = {"kind", "operation", "operation_type", "phase", "scope", "file", "function", "thread"}
+    repeated = {"kind", "operation", "operation_type", "phase", "scope", "file", "function", "thread", "composites"}
     data: dict[str, Any] = {}
     for name, column in node_columns(graph).items():
         dtype = "Int64" if name in _WHOLE else "category" if name in repeated else "string"

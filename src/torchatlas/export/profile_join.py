@@ -16,7 +16,7 @@ import numpy as np
 
 from torchatlas.analysis.reports import Report
 from torchatlas.analysis.totals import operations_mask
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.export.align_ops import Op, align
 from torchatlas.export.kineto import ProfilerTrace, TraceOp, ops_by_id, read_profiler_trace

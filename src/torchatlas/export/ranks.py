@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import RANK_WRITERS, as_path, save, save_together, suffix_of, with_rank

@@ -14,7 +14,7 @@ import msgspec
 
 from torchatlas.escapes import encodable
 from torchatlas.export.ranks import ranks_of
-from torchatlas.export.timeline import Span, Timeline, spans, timeline
+from torchatlas.export.timeline import OpTimeline, Span, spans, timeline
 from torchatlas.files import replacing
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph
@@ -76,7 +76,7 @@ class _Frames:
         return self._number[key]
 
 
-def _profile(line: Timeline, mine: Sequence[Span], rank: str, frames: _Frames) -> dict[str, Any]:
+def _profile(line: OpTimeline, mine: Sequence[Span], rank: str, frames: _Frames) -> dict[str, Any]:
     """The spans of one thread as frames that open and close."""
     events: list[dict[str, Any]] = []
     stack: list[tuple[Span, int]] = []

@@ -1,7 +1,7 @@
 """Graph -> spans of a timeline: its ops, and around them the steps, phases and module calls they ran in.
 
 Ops of one run are placed where they were measured. Medians of several runs have no common clock: they are placed end to
-end, and `Timeline.placed` says so. A module has a span for each unbroken run of its ops, from the first to the last.
+end, and `OpTimeline.placed` says so. A module has a span for each unbroken run of its ops, from the first to the last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEASURED = "where it was measured; the cost of recording is in the gaps between 
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class OpTimeline:
     """The ops of a graph that have a time, in order."""
 
     graph: Graph
@@ -66,7 +66,7 @@ class Span:
     module: int = -1  # -> tables.modules
 
 
-def timeline(graph: Graph, *, gaps: bool = True) -> Timeline:
+def timeline(graph: Graph, *, gaps: bool = True) -> OpTimeline:
     """Place the ops of a graph on a timeline; without `gaps` each begins where the last one on its thread ended."""
     is_op, time = operations_mask(graph), graph.columns["node_time_ns"]
     nodes = np.flatnonzero(is_op & (time >= 0))
@@ -95,7 +95,7 @@ def timeline(graph: Graph, *, gaps: bool = True) -> Timeline:
         if not gaps:
             start = start - _others_before(took, lane, len(lanes))
     inside = np.zeros(len(nodes), bool) if inside is None else inside
-    return Timeline(graph, nodes, start, took, lane, lanes, placed, np.flatnonzero(is_op & (time < 0)), inside)
+    return OpTimeline(graph, nodes, start, took, lane, lanes, placed, np.flatnonzero(is_op & (time < 0)), inside)
 
 
 def _why_untimed(graph: Graph) -> str:
@@ -145,7 +145,7 @@ def _inside(start: Array, took: Array, lane: Array) -> Array | None:
     return is_inside
 
 
-def spans(line: Timeline) -> list[Span]:
+def spans(line: OpTimeline) -> list[Span]:
     """All spans, outer ones before what is in them: steps, phases, modules, ops."""
     columns, tables = line.graph.columns, line.graph.tables
     modules, chains = columns["call_module"].tolist(), _chains(columns)

@@ -22,6 +22,8 @@ PHASES = tuple(Phase)
 ROLES = tuple(Role)
 EDGE_KINDS = tuple(EdgeKind)
 
+WITHIN = " > "  # between operators that call each other; no name of an operator holds it
+
 # name -> (dtype, what the length is counted in)
 COLUMNS: dict[str, tuple[str, str]] = {
     "node_kind": ("u1", "node"),
@@ -39,6 +41,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "node_iteration": ("i4", "node"),
     "node_thread": ("i2", "node"),  # -> threads
     "node_forward": ("i4", "node"),  # the forward node a backward node belongs to
+    "node_composites": ("i4", "node"),  # -> names: the composite operators that called it, joined by WITHIN
     "input_ptr": ("i8", "node+1"),  # inputs of node i are input_ptr[i]:input_ptr[i+1]
     "output_ptr": ("i8", "node+1"),
     "input_value": ("i4", "input"),
@@ -145,6 +148,7 @@ POINTERS: dict[str, str] = {
     "node_name": "names",
     "node_thread": "threads",
     "node_forward": "node",
+    "node_composites": "names",
     "input_value": "value",
     "output_value": "value",
     "value_storage": "storage",

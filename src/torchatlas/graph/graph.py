@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.escapes import clean
 from torchatlas.graph import formats, identity

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchatlas.graph.columns import WITHIN
 from torchatlas.graph.shown import fact
 from torchatlas.sections import Facts, Lines, Section, Table
 from torchatlas.units import format_bytes, format_count, format_ns
@@ -56,6 +57,7 @@ def node_sections(node: GraphNode) -> Iterator[Section]:
         "line": None if source is None else source.text.strip() or None,
         "forward": node.forward_node,
         "backward": _few(node.backward_nodes) or None,
+        "called by": WITHIN.join(node.composites or ()) or None,
     }
     yield Facts([(name, fact(item)) for name, item in known.items() if item is not None])
     rows = [*_tensors("input", node.inputs), *_tensors("output", node.outputs)]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchatlas.escapes import clean
 from torchatlas.graph import arguments, item_sections
-from torchatlas.graph.aliases import EdgeAliases, NodeAliases
 from torchatlas.graph.attributes import arguments_by_name, attributes_of, collective_attributes
-from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout
+from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, WITHIN, Layout
+from torchatlas.graph.foreign_names import EdgeAliases, NodeAliases
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
 from torchatlas.graph.shown import Shown
 from torchatlas.sections import Facts, Lines, Section
@@ -319,6 +319,18 @@ class GraphNode(_Item, NodeAliases):
     def backward_nodes(self) -> list[GraphNode]:
         """The ops of backward that belong to this op of forward."""
         return [GraphNode(self._graph, int(node)) for node in self._graph.index.backward_of(self.id)]
+
+    @property
+    def composites(self) -> tuple[str, ...] | None:
+        """The composite operators that called it, outermost first, as aten.linear.default does addmm.
+
+        Empty where the program called it itself. None where nobody knows: only the native recorder sees them.
+        """
+        row = self._optional("node_composites")
+        if row is None:
+            return None
+        joined = self._graph.tables.names[row]
+        return tuple(joined.split(WITHIN)) if joined else ()
 
     @property
     def predecessors(self) -> list[GraphNode]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.integrations.training_watch import TrainingWatch
 from torchatlas.integrations.watch import watch as watch_optimizer

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.integrations.loggers import Sink, sinks_of
 from torchatlas.integrations.training_report import TrainingReport
 from torchatlas.integrations.training_watch import TrainingWatch, Wanted, warn

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import FileSystemError, InvalidInputError, StateError
 from torchatlas.integrations.callback import ranked
 from torchatlas.integrations.loggers import sinks_of

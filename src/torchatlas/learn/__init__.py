@@ -1,12 +1,13 @@
 """Lessons on graphs and on training: Markdown files -> steps that run on the installed torch, and that a terminal asks.
 
-    lesson.py        a Markdown file -> Lesson: title, minutes, steps
-    catalogue.py     the lessons of lessons/graph and lessons/doctor, in order, by name
-    runner.py        Lesson -> what each step printed, and whether that is what the lesson says
-    answers.py       an answer and what was printed -> right, wrong, or for the learner to compare
-    session.py       one lesson at a terminal: shows, asks, runs, compares
-    page.py          Lesson -> a page of the viewer, and the link that opens it at the right moment
-    record.py        which lessons were done: a small file in the user's state folder
+    lesson.py          a Markdown file -> Lesson: title, minutes, steps
+    catalogue.py       the lessons of lessons/graph and lessons/doctor, in order, by name
+    runner.py          Lesson -> what each step printed, and whether that is what the lesson says
+    answers.py         an answer and what was printed -> right, wrong, or for the learner to compare
+    lesson_session.py  one lesson at a terminal: shows, asks, runs, compares
+    terminal_text.py   what a terminal shows of a lesson: text, code, what was printed, the list of lessons
+    lesson_page.py     Lesson -> a page of the viewer, and the link that opens it at the right moment
+    progress.py        which lessons were done: a small file in the user's state folder
 
 A lesson is one Markdown file. A teacher writes it in any editor, it reads well where it lies, and nothing has to be
 told of it: the folder is listed. (The other choice was a Python file with cells. Its texts would be comments, and what

@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Step:
+class LessonStep:
     """Text, and perhaps code with what it prints."""
 
     text: str
@@ -44,11 +44,11 @@ class Lesson:
     name: str
     title: str
     minutes: int
-    steps: tuple[Step, ...]
-    page: Step | None = None  # the code that makes the graph of the page
+    steps: tuple[LessonStep, ...]
+    page: LessonStep | None = None  # the code that makes the graph of the page
     finds: str = ""  # the key of the doctor, for a lesson on a fault
 
-    def step(self, kind: Kind) -> Step:
+    def step(self, kind: Kind) -> LessonStep:
         """The step of a kind that there is only one of."""
         return next(step for step in self.steps if step.kind is kind)
 
@@ -70,8 +70,8 @@ def read_lesson(path: Path) -> Lesson:
 class _Parser:
     def __init__(self, path: Path, lines: list[str]) -> None:
         self.path, self.lines, self.at = path, lines, 0
-        self.steps: list[Step] = []
-        self.page: Step | None = None
+        self.steps: list[LessonStep] = []
+        self.page: LessonStep | None = None
 
     def lesson(self) -> Lesson:
         head = self._head()
@@ -91,7 +91,7 @@ class _Parser:
         if question:
             raise self._wrong("a question needs a block of code after it")
         if _joined(text):
-            self.steps.append(Step(_joined(text)))
+            self.steps.append(LessonStep(_joined(text)))
         if not self.steps:
             raise self._wrong("the lesson has no steps")
         kinds = [step.kind for step in self.steps if step.kind in (Kind.BROKEN, Kind.MENDED)]
@@ -131,17 +131,17 @@ class _Parser:
             last = self.steps[-1] if self.steps else None
             if last is None or last.kind is Kind.TEXT or last.expected is not None or text or question:
                 raise self._wrong("a block `text` stands right after the code that prints it", begin)
-            self.steps[-1] = Step(last.text, last.kind, last.code, last.line, last.question, content)
+            self.steps[-1] = LessonStep(last.text, last.kind, last.code, last.line, last.question, content)
             return False
         if info == "python page":
             if self.page is not None or question:
                 raise self._wrong("a lesson has one block `python page`, without a question", begin)
-            self.page = Step("", Kind.CODE, content, begin + 2)
+            self.page = LessonStep("", Kind.CODE, content, begin + 2)
             return False
         if info not in (Kind.CODE, Kind.BROKEN, Kind.MENDED):
             known = "python, python broken, python mended, python page, text"
             raise self._wrong(f"unknown block {info!r}; known: {known}", begin)
-        self.steps.append(Step(text, Kind(info), content, begin + 2, question))
+        self.steps.append(LessonStep(text, Kind(info), content, begin + 2, question))
         return True
 
     def _wrong(self, what: str, at: int | None = None) -> FileFormatError:

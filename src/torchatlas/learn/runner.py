@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
-from torchatlas.learn.lesson import Kind, Lesson, Step
+from torchatlas.learn.lesson import Kind, Lesson, LessonStep
 
 if TYPE_CHECKING:
     from torchatlas.diagnosis.findings import Findings
@@ -35,7 +35,7 @@ class Runner:
         self.namespace = _new_namespace()
         self._lines: list[str] = []  # of the blocks that ran, as one file
 
-    def run(self, step: Step) -> Outcome:
+    def run(self, step: LessonStep) -> Outcome:
         """Run the code of a step. An exception of the code is printed, as its last line."""
         if step.kind is Kind.TEXT:
             return Outcome("", True)
@@ -56,7 +56,7 @@ class Runner:
         """Run every step."""
         return [self.run(step) for step in self.lesson.steps]
 
-    def _run_program(self, step: Step) -> Outcome:
+    def _run_program(self, step: LessonStep) -> Outcome:
         from torchatlas.diagnosis.doctor import doctor
 
         printed = io.StringIO()
@@ -72,7 +72,7 @@ class Runner:
         return Outcome(printed.getvalue(), as_expected and matches(printed.getvalue(), step.expected), findings)
 
 
-def run_program(lesson: Lesson, step: Step) -> None:
+def run_program(lesson: Lesson, step: LessonStep) -> None:
     """Run a program for the doctor as a script of its own, not-zeroed-broken.py."""
     lines = step.code.split("\n")
     file = _known_to_python(f"{lesson.name}-{step.kind.removeprefix('python ')}.py", lines)

@@ -7,6 +7,6 @@ call) and formulas/ (what a call costs, and which results only backward needs).
 
 from torchatlas.operations.behaviour import UNINITIALIZED
 from torchatlas.operations.categories import operation_type, type_of_box
-from torchatlas.operations.table import Operator, of, register_operator
+from torchatlas.operations.operator_table import Operator, of, register_operator
 
 __all__ = ["UNINITIALIZED", "Operator", "of", "operation_type", "register_operator", "type_of_box"]

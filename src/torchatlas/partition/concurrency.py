@@ -11,11 +11,11 @@ import numpy as np
 
 from torchatlas.analysis.path_lengths import heaviest_path, slack_and_remaining
 from torchatlas.analysis.reports import Report, fields_as_json
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph.columns import Array
-from torchatlas.partition.aliases import ConcurrencyNames
 from torchatlas.partition.antichain import widest
+from torchatlas.partition.branes_names import ConcurrencyNames
 from torchatlas.partition.report import PartitionReport, Subgraph
 from torchatlas.registry import check_choice
 from torchatlas.sections import Lines, Section, Table

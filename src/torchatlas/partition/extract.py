@@ -93,9 +93,8 @@ def _of_traced(report: PartitionReport, traced: TracedModel) -> Pieces:
             "This model was followed, not traced: torch.export refuses it. Partition the model itself, with its "
             "inputs, and its recorded run is cut: GraphPartitioner().partition(model, *inputs)."
         )
-    module, names = to_fx(variant.program, partial(variant.constant, model=traced.model))
-    known = {node: variant.names[name] for node, name in names.items() if name in variant.names}
-    return _cut(report, module, known, partial(_call_traced, traced))
+    module, names = to_fx(variant.program, variant.tensors_of(traced.model))
+    return _cut(report, module, names, partial(_call_traced, traced))
 
 
 def _call_traced(traced: TracedModel, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

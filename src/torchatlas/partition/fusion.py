@@ -15,8 +15,8 @@ import numpy as np
 
 from torchatlas.graph.names import short_name
 from torchatlas.operations.kernel_kinds import KernelKind
-from torchatlas.partition.groups import Groups
-from torchatlas.partition.kernels import Kernel, kernels_of
+from torchatlas.partition.acyclic_groups import Groups
+from torchatlas.partition.kernels import UnitKernel, kernels_of
 from torchatlas.partition.traffic import Ledger
 from torchatlas.partition.unit_graph import Units
 from torchatlas.units import format_bytes
@@ -258,7 +258,7 @@ class Fusion:
         return reads
 
 
-def _state(unit: int, kernel: Kernel) -> _State:
+def _state(unit: int, kernel: UnitKernel) -> _State:
     alone = unit if kernel.why else None
     size = kernel.item_bytes * (2 if kernel.kind is KernelKind.ROWS else 1)
     return _State(kernel.space, kernel.rows, kernel.axes, int(kernel.kind is KernelKind.PRODUCT), alone, size)

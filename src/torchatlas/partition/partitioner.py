@@ -10,12 +10,12 @@ import numpy as np
 
 from torchatlas.analysis.autograd_bytes import recorded_with_autograd
 from torchatlas.analysis.devices import Device, device_named
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
+from torchatlas.partition.acyclic_groups import of_nodes
 from torchatlas.partition.front_ends import opened
 from torchatlas.partition.fusion import Fusion
-from torchatlas.partition.groups import of_nodes
 from torchatlas.partition.report import Attempt, Boundary, PartitionReport
 from torchatlas.partition.strategies import as_asked, by_module, by_operation
 from torchatlas.partition.subgraphs import Describer

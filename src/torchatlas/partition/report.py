@@ -15,7 +15,7 @@ from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, OperationType
 from torchatlas.graph.shown import Shown
-from torchatlas.partition.aliases import ParallelismNames, ReportNames, SubgraphNames
+from torchatlas.partition.branes_names import ParallelismNames, ReportNames, SubgraphNames
 from torchatlas.registry import did_you_mean
 from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds

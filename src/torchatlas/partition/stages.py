@@ -15,7 +15,7 @@ import numpy as np
 
 from torchatlas.analysis.devices import Device, device_named
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.graph.columns import Array
-from torchatlas.partition.groups import CircleError, Groups, sorted_groups
+from torchatlas.partition.acyclic_groups import CircleError, Groups, sorted_groups
 from torchatlas.partition.traffic import Ledger
 from torchatlas.partition.unit_graph import Units
 from torchatlas.registry import did_you_mean

@@ -1,17 +1,16 @@
-"""A model cut into stages that run in processes of their own, on torch.distributed.pipelining."""
+"""A model cut into stages that run in processes of their own, on torch.distributed.pipelining.
 
-from typing import TYPE_CHECKING, Any
+The names bring torch, which takes seconds to import: they are imported when asked for, since a worker watches its
+parent before that.
+"""
 
-if TYPE_CHECKING:
-    from torchatlas.pipeline.run import PipelineRun, run_pipeline
+from typing import TYPE_CHECKING
+
+from torchatlas.lazy import lazy_names
 
 __all__ = ["PipelineRun", "run_pipeline"]
 
-
-def __getattr__(name: str) -> Any:
-    """Both bring torch, which takes seconds to import: a worker watches its parent before that."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from torchatlas.pipeline import run
-
-    return getattr(run, name)
+if TYPE_CHECKING:
+    from torchatlas.pipeline.pipeline_run import PipelineRun, run_pipeline
+else:
+    __getattr__, __dir__ = lazy_names(__name__, {"pipeline.pipeline_run": "PipelineRun run_pipeline"})

@@ -12,7 +12,7 @@ from torchatlas.errors import AnalysisError
 from torchatlas.escapes import clean
 from torchatlas.graph.shown import ShownPart
 from torchatlas.registry import check_choice
-from torchatlas.render import html, module_cells
+from torchatlas.render import module_cells, report_html
 from torchatlas.tables import GAP, NARROWEST, Column, Printable, StyledLine, cell_len, cut, note_lines, table_lines
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ class ModuleBars(Printable):
             Column("share", ["" if row.share is None else f"{100 * row.share:.1f} %" for row in rows]),
             Column(self.by, [row.text for row in rows]),
         ]
-        parts = [html.table(columns, [row.path for row in rows])]
-        return html.page(f"{self.title}, by {self.by}", parts, self.notes)
+        parts = [report_html.table(columns, [row.path for row in rows])]
+        return report_html.page(f"{self.title}, by {self.by}", parts, self.notes)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON can hold it."""

@@ -9,7 +9,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS
 
 if TYPE_CHECKING:
-    from torchatlas.render.text_diagram import Line, Part
+    from torchatlas.render.text_diagram import Part, SketchLine
 
 
 @WRITERS.add(".dot", ".gv")
@@ -77,7 +77,7 @@ def _add(lines: list[str], part: Part, indent: str) -> None:
     lines.append(f"{indent}n{part.number} [label={quoted(title, subtitle)}{more}];")
 
 
-def _edge(line: Line, parts: dict[int, Part]) -> str:
+def _edge(line: SketchLine, parts: dict[int, Part]) -> str:
     from torchatlas.render.text_diagram import LineKind
 
     source, target = parts[line.source], parts[line.target]

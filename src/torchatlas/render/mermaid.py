@@ -10,7 +10,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS
 
 if TYPE_CHECKING:
-    from torchatlas.render.text_diagram import Line, Part, Sketch
+    from torchatlas.render.text_diagram import Part, Sketch, SketchLine
 
 # Mermaid's own defaults, maxEdges and maxTextSize: it draws nothing beyond them, and a web page rarely changes them.
 _MOST_LINES = 500
@@ -95,7 +95,7 @@ def _add(lines: list[str], part: Part, indent: str) -> None:
     lines.append(f'{indent}{_id(part)}{begin}"{label}"{end}')
 
 
-def _edge(line: Line, parts: dict[int, Part]) -> str:
+def _edge(line: SketchLine, parts: dict[int, Part]) -> str:
     from torchatlas.render.text_diagram import LineKind
 
     arrow = {LineKind.TENSOR: "-->", LineKind.AGAIN: "-.->", LineKind.KEPT: "==>"}[line.kind]

@@ -1,8 +1,8 @@
 """Graph -> the module table that people know from torchinfo: a row per module with its output shape, parameters,
 multiply-adds, time and memory. Repeated modules fold into one row; rows sum to the totals.
 
-The table is plain data. Its views are text and rich (module_cells.py), HTML (html.py), bars (bars.py), JSON and pandas;
-the summary of a graph (text.py) and its notebook view (notebook.py) show some of its columns.
+The table is plain data. Its views are text and rich (module_cells.py), HTML (report_html.py), bars (bars.py), JSON and
+pandas; the summary of a graph (text.py) and its notebook view (graph_html.py) show some of its columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torchatlas.analysis.module_figures import Figures, OwnFigures, Shape, outputs_by_path
 from torchatlas.analysis.reports import sum_of
 from torchatlas.analysis.totals import RunTimes, memory_usage, run_times
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean, encodable
@@ -25,7 +25,7 @@ from torchatlas.graph.formats import imported
 from torchatlas.graph.graph_like import GraphLike, as_graph
 from torchatlas.graph.names import origin
 from torchatlas.graph.shown import Shown, facts
-from torchatlas.render import html, module_cells
+from torchatlas.render import module_cells, report_html
 from torchatlas.render.bars import ModuleBars
 from torchatlas.sections import Facts, Lines, Section
 from torchatlas.tables import Printable, StyledLine, cut, note_lines, paragraph, table_lines
@@ -121,8 +121,11 @@ class ModuleTable(Printable):
 
     def _repr_html_(self) -> str:
         paths = [clean(row.path) for row in self.rows]
-        parts = [html.table(module_cells.columns(self), paths), *map(html.line, module_cells.footer(self))]
-        return html.page(self.title, parts, self.notes)
+        parts = [
+            report_html.table(module_cells.columns(self), paths),
+            *map(report_html.line, module_cells.footer(self)),
+        ]
+        return report_html.page(self.title, parts, self.notes)
 
     def as_dict(self) -> dict[str, Any]:
         """The table as JSON can hold it, with the same keys for every graph."""

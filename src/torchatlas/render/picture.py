@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Phase
@@ -17,12 +17,12 @@ from torchatlas.graph.graph_like import GraphLike, as_graph
 from torchatlas.registry import check_choice, did_you_mean
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.layout.box_words import BoxWords
-from torchatlas.render.layout.opening import LARGEST, Fit, Opener
+from torchatlas.render.layout.open_groups import LARGEST, Fit, Opener
 from torchatlas.render.layout.outline import MOST_CHILDREN, Outline
 from torchatlas.render.layout.scene import Scene, SceneMaker
 from torchatlas.render.layout.tree import Tree, build
 from torchatlas.render.margins import Look, Margins
-from torchatlas.render.page import Page
+from torchatlas.render.scene_painter import ScenePainter
 from torchatlas.render.sheet import Size, sheet
 from torchatlas.render.theme import theme as theme_named
 
@@ -113,7 +113,7 @@ def draw(
         words, fit = attempt.words, attempt.fit
         outline = words.outline
         scene = SceneMaker(outline, words, sideways).scene(fit.box)
-        drawn = Page(look, attempt.margins, outline, words, scene, fit.scale)
+        drawn = ScenePainter(look, attempt.margins, outline, words, scene, fit.scale)
         canvas = drawn.drawn()
     opened = sum(frame.open for frame in scene.frames)
     page = drawn.look.sheet

@@ -18,7 +18,7 @@ from torchatlas.analysis.gradients import gradient_values, parameter_shapes
 from torchatlas.analysis.memory import memory
 from torchatlas.analysis.storages import CATEGORIES
 from torchatlas.analysis.totals import operations_mask
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, OperationType, Phase

@@ -80,7 +80,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SketchLine:
     """From one part to another, by number. Only a KEPT one begins or ends at an open part."""
 
     source: int
@@ -96,7 +96,7 @@ class Sketch:
 
     title: str
     parts: tuple[Part, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[SketchLine, ...]
     outline: Outline
 
     def walk(self) -> Iterator[Part]:
@@ -226,12 +226,12 @@ class _Sketcher:
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
-    def _tensors(self) -> Iterator[Line]:
+    def _tensors(self) -> Iterator[SketchLine]:
         tree = self.tree
         drawn = self.is_first[tree.target] & (self.box[tree.source] != self.box[tree.target])
         yield from self._lines(tree.source[drawn], tree.output[drawn], tree.target[drawn], LineKind.TENSOR)
 
-    def _again(self) -> Iterator[Line]:
+    def _again(self) -> Iterator[SketchLine]:
         """The lines from what one round of a repeat makes to its readers in later rounds."""
         tree = self.tree
         for item in self.repeats:
@@ -243,7 +243,7 @@ class _Sketcher:
             handed = (source >= item.start) & (round_of_source < round_of_target) & self.is_first[within]
             yield from self._lines(source[handed], output[handed], target[handed], LineKind.AGAIN)
 
-    def _lines(self, source: Array, output: Array, target: Array, kind: LineKind) -> Iterator[Line]:
+    def _lines(self, source: Array, output: Array, target: Array, kind: LineKind) -> Iterator[SketchLine]:
         """One line for each tensor and the box that takes it."""
         rows = (self.box[source], self.box[target], self.same[source], output.clip(0, OUTPUTS - 1))
         lines: dict[tuple[int, ...], int] = {}  # line -> the leaf that the first of its edges comes from
@@ -256,13 +256,13 @@ class _Sketcher:
             if many > _PARALLEL:
                 if (come, to) not in bundled:
                     bundled.add((come, to))
-                    yield Line(come, to, f"{many:,} tensors", kind, many)
+                    yield SketchLine(come, to, f"{many:,} tensors", kind, many)
                 continue
             label = self._new_shape(leaf, number, self.items[to]) if kind == LineKind.TENSOR else ""
             if (tensor, label) in labelled:  # a shape in which many take a tensor is said once
                 label = ""
             labelled.add((tensor, label))
-            yield Line(come, to, label, kind)
+            yield SketchLine(come, to, label, kind)
 
     def _new_shape(self, leaf: int, output: int, item: Item) -> str:
         """The shape in which an item, or the outermost frame around it, gets a tensor, by the rule of the picture;
@@ -283,7 +283,7 @@ class _Sketcher:
         is_op = self.tree.graph.columns["node_kind"][self.tree.node[leaf]] == _OP
         return "" if shape == (shapes.read(tensor) if is_op else shapes.made(tensor)) else _short(shape)
 
-    def _kept(self) -> Iterator[Line]:
+    def _kept(self) -> Iterator[SketchLine]:
         """Activations kept for backward, gradients for an optimizer: one line for all from lane to lane."""
         come, to = self.lane[self.tree.kept_source], self.lane[self.tree.kept_target]
         between = (come >= 0) & (to >= 0) & (come != to)
@@ -291,7 +291,7 @@ class _Sketcher:
         tensors = set(zip(*(end[between].tolist() for end in ends), strict=True))  # one may be taken many times
         counts = Counter((source, target) for source, target, _, _ in tensors)
         for (source, target), many in sorted(counts.items()):
-            yield Line(source, target, f"{many:,} tensor{'s' if many > 1 else ''}", LineKind.KEPT, many)
+            yield SketchLine(source, target, f"{many:,} tensor{'s' if many > 1 else ''}", LineKind.KEPT, many)
 
 
 _OP = KINDS.index(NodeKind.OP)

@@ -8,8 +8,8 @@ from typing import Any
 
 from torchatlas.errors import AnalysisError, FileSystemError
 from torchatlas.files import replacing
+from torchatlas.render.viewer.browser import open_in_browser, temporary_page
 from torchatlas.render.viewer.content import Viewed, page_of
-from torchatlas.render.viewer.opening import open_in_browser, temporary_page
 from torchatlas.runs.run import Run
 
 _COLUMNS = (  # in the order of the timeline; figures by module are for run.plot

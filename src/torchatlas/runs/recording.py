@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from torch import nn
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing import recording as one_graph
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError

@@ -614,3 +614,9 @@ def test_the_garbage_collector_may_run_where_objects_are_made_for_python() -> No
         finally:
             gc.enable()
             gc.set_threshold(*before)
+
+
+def test_all_runs_of_a_capture_have_one_recorder(native: None) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    graph = atlas.capture(model, torch.randn(2, 3), backward=True, values="stats", warmup=1, repeat=3)
+    assert graph.timing is not None and graph.timing.runs == 3, graph.notes

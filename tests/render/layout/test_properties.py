@@ -21,8 +21,8 @@ from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.highlight import HighlightedPath
 from torchatlas.render.layout.style import STYLE
-from torchatlas.render.page import heaviest
 from torchatlas.render.picture import DIRECTIONS, Picture
+from torchatlas.render.scene_painter import heaviest
 
 PAGES = ((300, 200), (800, 600), (1200, 800), (1600, 1200), (700, 2400), (4000, 3000))
 FONTS = (6.0, 9.0, 12.0, 16.0)

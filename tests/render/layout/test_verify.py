@@ -16,8 +16,8 @@ from torchatlas.render.layout.highlight import HighlightedPath
 from torchatlas.render.layout.line_labels import Label
 from torchatlas.render.layout.scene import Line, Scene
 from torchatlas.render.layout.style import STYLE
-from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture
+from torchatlas.render.scene_painter import heaviest
 
 
 @pytest.fixture

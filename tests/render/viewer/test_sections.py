@@ -16,7 +16,7 @@ from render.viewer.documents import read
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.analysis.schedule import critical_path
+from torchatlas.analysis.critical_path import critical_path
 from torchatlas.graph import Graph, SourceLine
 from torchatlas.render.color_by import BOX_MEASURES
 from torchatlas.render.layout.outline import Outline

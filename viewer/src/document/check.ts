@@ -21,6 +21,7 @@ const COLUMNS: Record<Count, Record<string, Limit>> = {
     node_name: "names",
     node_thread: "threads",
     node_forward: "node",
+    node_composites: "names",
     node_time_ns: Number.POSITIVE_INFINITY,
   },
   input: { input_value: "value" },

@@ -67,7 +67,7 @@ export interface Info {
   left_out: string[];
 }
 
-const NEWEST = 2; // version of the .atlas format, see docs/format.md
+const NEWEST = 3; // version of the .atlas format, see docs/format.md
 
 export class Document {
   readonly header: Header;

@@ -115,6 +115,7 @@ function columns(fileName: string, file: File, tables: Tables): Record<string, C
     node_iteration: short(nodes, "iteration"),
     node_thread: row(nodes, "thread", tables.threads),
     node_forward: short(nodes, "forward"),
+    node_composites: row(nodes, "composites", tables.names),
     input_ptr: starts(inputs),
     input_value: Int32Array.from(inputs.flat()),
     output_ptr: starts(outputs),

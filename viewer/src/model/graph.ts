@@ -96,6 +96,11 @@ export class Graph {
     return this.tables.threads[this.document.need("node_thread")[node]!] ?? "";
   }
 
+  /** The composite operators that called it, outermost first; empty where there is none, or nobody knows. */
+  composites(node: number): string {
+    return this.tables.names[this.document.column("node_composites")?.[node] ?? NONE] ?? "";
+  }
+
   /** The forward op that a backward op belongs to, or undefined. */
   forwardOf(node: number): number | undefined {
     return known(this.document.need("node_forward"), node);

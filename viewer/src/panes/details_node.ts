@@ -44,6 +44,7 @@ export function aboutNode(app: App, node: number): (HTMLElement | null)[] {
       ["makes", tensors(app, graph.outputs(node))],
       ...measured,
       ["module", moduleLink(app, node)],
+      ["called by", graph.composites(node)],
       ["thread", graph.tables.threads.length > 1 ? graph.thread(node) : ""],
       ["gradient", gradientLinks(app, node)],
       ["last read by", lastReader(app, node)],

@@ -28,7 +28,7 @@ test.each([
   ["another program's", { format: "other", version: 1 }, "is not a graph of torchatlas"],
   ["without a version", { format: "torchatlas", tables: {} }, "is not a graph of torchatlas"],
   ["no object", null, "is not a graph of torchatlas"],
-  ["of a newer version", { ...HEADER, version: 3 }, "newer torchatlas (format 3; this viewer reads up to 2)"],
+  ["of a newer version", { ...HEADER, version: 4 }, "newer torchatlas (format 4; this viewer reads up to 3)"],
   ["without tables", { format: "torchatlas", version: 2 }, "its header has no tables"],
   ["cut off", '{"format": "torcha', "header.json is no JSON"],
 ])("a header that is %s is refused", (_, header, message) => {

@@ -2,15 +2,15 @@
 
 Read the files in this order; each says which part of torch/csrc/autograd it mirrors.
 
-    edge.py             where a gradient goes: Edge, GraphRoot
-    buffer.py           where gradients meet and are summed: InputBuffer; which shape they must have: validate_outputs
-    queue.py            which node is next: ReadyQueue
-    plan.py             what will run at all: compute_dependencies, ExecInfo, init_to_execute
-    node.py             how one node is run: call_function, call_tensor_pre_hooks
-    gradient_memory.py  how much the waiting gradients weigh: GradientMemory
-    task.py             one backward, in three phases: GraphTask
-    calls.py            backward and grad, as torch.autograd has them
-    building.py         how the forward pass makes nodes in the first place: Node, set_history
+    edge.py               where a gradient goes: Edge, GraphRoot
+    buffer.py             where gradients meet and are summed: InputBuffer; which shape they must have: validate_outputs
+    queue.py              which node is next: ReadyQueue
+    plan.py               what will run at all: compute_dependencies, ExecInfo, init_to_execute
+    node.py               how one node is run: call_function, call_tensor_pre_hooks
+    gradient_memory.py    how much the waiting gradients weigh: GradientMemory
+    task.py               one backward, in three phases: GraphTask
+    backward_and_grad.py  backward and grad, as torch.autograd has them
+    building.py           how the forward pass makes nodes in the first place: Node, set_history
 
 >>> import torch
 >>> x = torch.tensor([2.0], requires_grad=True)
@@ -22,8 +22,8 @@ Read the files in this order; each says which part of torch/csrc/autograd it mir
 tensor([2.5839])
 """
 
+from torchatlas.autograd.engine.backward_and_grad import backward, grad
 from torchatlas.autograd.engine.buffer import InputBuffer, validate_outputs
-from torchatlas.autograd.engine.calls import backward, grad
 from torchatlas.autograd.engine.edge import Edge, GraphRoot, gradient_edge
 from torchatlas.autograd.engine.gradient_memory import GradientMemory, Moment
 from torchatlas.autograd.engine.plan import Capture, ExecInfo, compute_dependencies, init_to_execute

@@ -33,6 +33,10 @@ void take_from_table(const std::vector<void*>& entered) {
 
 void keep_quiet() { c10::profiledCPUMemoryReporter().*std::get<3>(reporter_members()) = 1; }
 
+inline void note_allocation(Local& me) {
+  if (me.recorded >= 0 && me.recorded == me.depth - 1) me.frames[me.recorded].allocated = true;
+}
+
 // torch asks the innermost PROFILER_STATE of a thread whether it wants to hear of allocations. torch.profiler puts itself
 // into the same place and takes what it finds there for its own kind: hence the base class, switched off.
 struct Listener : torch::profiler::impl::ProfilerStateBase {
@@ -59,6 +63,7 @@ struct Listener : torch::profiler::impl::ProfilerStateBase {
         bool ours = looking_away || locals[slot].busy;  // what we allocate ourselves does not count
         if (bytes < 0 && recorder->freed(data)) ours = false;
         if (!ours) recorder->count(bytes);
+        if (!ours && bytes > 0) note_allocation(locals[slot]);
       }
     }
     if (outer) outer->reportMemoryUsage(data, bytes, total, reserved, device);

@@ -26,6 +26,19 @@ inline void note_views(Frame& frame, c10::ArrayRef<const IValue> inputs) {
   }
 }
 
+// So that an op inside of it can tell whether it has written already.
+inline void note_version(Frame& frame, c10::ArrayRef<const IValue> inputs) {
+  for (int64_t target : frame.plan->targets) {
+    if (!inputs.at(target).isTensor() || inputs.at(target).toTensor().is_inference()) continue;
+    frame.written = inputs.at(target).toTensor().unsafeGetTensorImpl();
+    frame.version = frame.written->version_counter().current_version();
+  }
+}
+
+inline bool has_written(const Frame& frame) {
+  return frame.written && frame.written->version_counter().current_version() != frame.version;
+}
+
 // Most calls are made inside of a recorded op and are no part of the recording. A thread knows that of itself.
 inline bool is_hidden(Local& me, uint64_t generation, at::RecordScope scope) {
   if (!generation || looking_away || me.busy || is_stale(me, generation) || me.paused) return true;
@@ -66,6 +79,7 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
   }
   Frame& frame = push(fn, me);
   bool is_composite = effective.has_any(kAutograd) && composite(op, keys);
+  if (is_composite) frame.callers = callers_with(frame.callers, op);
   if (is_composite || effective.has_any(kPython) || autocast_takes(op, effective)) return;
   frame.kind = Frame::Recorded;
   frame.autograd = op->has_autograd && effective.has_any(kAutograd);
@@ -73,6 +87,7 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
   frame.uncaught = std::uncaught_exceptions();
   Row& row = frame.row;
   row = Row{};
+  row.callers = frame.callers;
   row.op = op, row.needs = grad && needs, row.grad = grad;
   note_place(me, frame, grad);
   row.given = static_cast<uint8_t>(op->positional);
@@ -89,6 +104,7 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
     if (is_there(row, i)) encode(inputs[i], frame, true, lock);
   }
   if (row.needs && frame.plan->writes) note_views(frame, inputs);
+  if (frame.autograd && frame.plan->writes) note_version(frame, inputs);
   lock.unlock();
   if (op->changes_layout && !inputs.empty() && inputs[0].isTensor()) frame.relaid.push_back(inputs[0].toTensor());
   for (size_t i = op->positional; i < inputs.size(); ++i) {  // out=
@@ -106,8 +122,10 @@ inline void Recorder::leave(const at::RecordFunction& fn, Frame& frame) {
   me.recorded = frame.below;
   if (!frame.plan || frame.plan->number < 0) return;
   Row& row = frame.row;
-  row.end = now();
-  if (!row.in_backward || row.grad) row.next_nr = at::sequence_number::peek() - 2 * frame.writes_view;
+  if (frame.row_at < 0) {
+    row.end = now();
+    if (!row.in_backward || row.grad) row.next_nr = at::sequence_number::peek() - 2 * frame.writes_view;
+  }
   if (row.needs && frame.writes_view) row.needs = 2;
   bool raised = std::uncaught_exceptions() > frame.uncaught;
   Lock lock(*this);
@@ -144,10 +162,13 @@ inline void Recorder::leave(const at::RecordFunction& fn, Frame& frame) {
 inline Frame& Recorder::push(const at::RecordFunction& fn, Local& me) {
   if (me.depth == static_cast<int>(me.frames.size())) me.frames.emplace_back();
   Frame& frame = me.frames[me.depth++];
+  frame.callers = me.depth > 1 ? me.frames[me.depth - 2].callers : 0;
   frame.fn = &fn;
   frame.kind = Frame::Transparent;
   frame.plan = nullptr;
   frame.writes_view = false;
+  frame.allocated = false;
+  frame.written = nullptr;
   frame.row_at = -1;
   frame.made.clear();
   frame.tokens.clear();
@@ -157,21 +178,31 @@ inline Frame& Recorder::push(const at::RecordFunction& fn, Local& me) {
   return frame;
 }
 
-// Hooks on what an op saves for backward run inside of it. If one takes a tensor that nobody has made, the op has made it:
-// its row comes first, though the rest of it is only known when the op ends. An exception in a hook, as that by which a
-// checkpoint stops recomputing, is none of the op's.
+// What computes the tangent of an op (forward-mode differentiation) and the hooks on what it saves for backward run inside of
+// it, most of them after its kernel: it has allocated, or written, or made a tensor that they take. Then its row comes first,
+// though the rest of it is only known when the op ends. An exception in a hook, as that by which a checkpoint stops
+// recomputing, is none of the op's.
 inline void Recorder::has_run(Frame& outer, c10::ArrayRef<const IValue> inputs, Lock& lock) {
+  // What a hook on an argument allocates, before the kernel, is no sign; with dual tensors there is hardly a hook as well.
+  bool began = outer.allocated && torch::autograd::ForwardADLevel::try_get_by_idx(0);
+  if (outer.row_at < 0 && (began || has_written(outer))) take_place(outer);
   for (const IValue& value : inputs) {
     each_tensor(value, [&](const at::Tensor& tensor) {
       auto* impl = tensor.unsafeGetTensorImpl();
       if (!is_plain(impl) || impl->is_wrapped_number() || find(impl)) return;
       if (live.count(impl->unsafe_storage().unsafeGetStorageImpl())) return;
       outer.made.push_back(number_of(tensor, false, lock));
-      if (outer.row_at >= 0) return;
-      outer.row_at = first_row + static_cast<int64_t>(rows.size());
-      event(Row::Pending, 0);
+      if (outer.row_at < 0) take_place(outer);
     });
   }
+}
+
+inline void Recorder::take_place(Frame& frame) {
+  Row& row = frame.row;
+  row.end = now();
+  if (!row.in_backward || row.grad) row.next_nr = at::sequence_number::peek();
+  frame.row_at = first_row + static_cast<int64_t>(rows.size());
+  event(Row::Pending, 0);
 }
 
 inline void Recorder::relay(Frame& frame, Lock& lock) {

@@ -40,6 +40,35 @@ struct Operator {
   std::vector<PyObject*> names;  // of the arguments, made with the GIL
 };
 
+// The composite operators that called an op: a number for each sequence of them, outermost first, 0 for none. Kept once per
+// process and never freed, as operators are.
+struct Callers {
+  std::mutex mutex;
+  std::vector<std::pair<int32_t, const Operator*>> all{{0, nullptr}};  // those around it, and the innermost one
+  std::map<std::pair<int32_t, const Operator*>, int32_t> numbers;
+};
+
+inline Callers& callers() {
+  static auto* made = new Callers;
+  return *made;
+}
+
+inline int32_t callers_with(int32_t outer, const Operator* op) {
+  struct Entry { const Operator* op; int32_t outer, number; };
+  static thread_local std::array<Entry, 64> known{};  // composite operators are called as often as ops
+  auto& entry = known[((reinterpret_cast<uintptr_t>(op) >> 5) + outer) % known.size()];
+  if (entry.op == op && entry.outer == outer) return entry.number;
+  Callers& of = callers();
+  std::lock_guard<std::mutex> lock(of.mutex);
+  int32_t number = outer;
+  if (of.all[outer].second != op) {  // autocast calls an operator by its own name once more
+    number = of.numbers.emplace(std::make_pair(outer, op), static_cast<int32_t>(of.all.size())).first->second;
+    if (number == static_cast<int32_t>(of.all.size())) of.all.emplace_back(outer, op);
+  }
+  entry = {op, outer, number};
+  return number;
+}
+
 struct Plan {  // what Python knows of an operator; see NativeRecorder._describe
   long long number;  // negative: no part of the program
   bool readable = false, sliced = false, has_keywords = false, writes = false;

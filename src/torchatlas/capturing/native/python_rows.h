@@ -165,6 +165,7 @@ inline bool Recorder::drain(PyObject* list) {
     add(PyLong_FromLong(row.code ? row.instruction : 0));
     add(row.grad == 2 ? PyLong_FromLong(2) : PyBool_FromLong(row.grad));
     add(row.needs == 2 ? PyLong_FromLong(2) : PyBool_FromLong(row.needs));
+    add(PyLong_FromLong(row.callers));
     const int64_t* token = its_tokens.data() + row.tokens;
     const IValue* kept = its_values.data() + row.values;
     Ref numbers(plan.readable ? nullptr : PyList_New(0));

@@ -28,6 +28,7 @@
 #include <torch/csrc/Device.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
@@ -81,10 +82,23 @@ PyObject* line_here(PyObject*, PyObject*) {  // (code, instruction) of the calli
   return Py_BuildValue("(Oi)", reinterpret_cast<PyObject*>(code_of(f)), instruction_of(f));
 }
 
+PyObject* callers_of(PyObject*, PyObject* number) {  // names and overloads of the operators, outermost first
+  std::vector<const Operator*> found;
+  {
+    Callers& of = callers();
+    std::lock_guard<std::mutex> lock(of.mutex);
+    for (int32_t at = static_cast<int32_t>(PyLong_AsLong(number)); at > 0; at = of.all.at(at).first) {
+      found.push_back(of.all.at(at).second);
+    }
+  }
+  std::reverse(found.begin(), found.end());
+  return list_of(found, [](const Operator* op) { return Py_BuildValue("(ss)", op->name.c_str(), op->overload.c_str()); });
+}
+
 PyMethodDef functions[] = {
     {"look_away", look_away, METH_O, nullptr}, {"looking_away", is_looking_away, METH_NOARGS, nullptr},
     {"after_fork", after_fork, METH_NOARGS, nullptr}, {"step_aside", step_aside, METH_NOARGS, nullptr}, {"step_back", step_back, METH_NOARGS, nullptr},
-    {"has_room", has_room, METH_NOARGS, nullptr}, {"clock_ns", clock_ns, METH_NOARGS, nullptr}, {"line_here", line_here, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+    {"has_room", has_room, METH_NOARGS, nullptr}, {"callers_of", callers_of, METH_O, nullptr}, {"clock_ns", clock_ns, METH_NOARGS, nullptr}, {"line_here", line_here, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 int fill(PyObject* module) {
   Ref core(PyType_FromSpec(&core_spec)), cell(PyType_FromSpec(&cell_spec));

@@ -53,12 +53,16 @@ struct Frame {  // a call that has begun
   enum Kind : uint8_t { Recorded, Transparent, Step } kind;
   bool autograd;  // its autograd kernel runs first
   bool writes_view;
+  bool allocated;  // memory was given out since it began that no op inside of it asked for
   int below, uncaught;
+  int32_t callers;  // the composite operators that are open, with this one if it is composite
   const at::RecordFunction* fn;
   Plan* plan;
   Row row;
   std::vector<int64_t> tokens;
   std::vector<IValue> values;
+  const c10::TensorImpl* written;  // what it writes, and
+  uint32_t version;                // how often that was written before
   int64_t row_at;  // where its row will be, if its place is taken already; see `has_run`
   c10::SmallVector<int32_t, 2> made;  // tensors that it must have made
   c10::SmallVector<at::TensorBase, 2> relaid;  // arguments that may have another layout afterwards
@@ -186,6 +190,7 @@ struct Recorder {
   void failed(const at::RecordFunction& fn, const char* what);
   Frame& push(const at::RecordFunction& fn, Local& me);
   void has_run(Frame& outer, c10::ArrayRef<const IValue> inputs, Lock& lock);
+  void take_place(Frame& frame);
   void relay(Frame& frame, Lock& lock);
   void enter_step(const at::RecordFunction& fn, Local& me);
   void leave_step(Local& me, Frame& frame);

@@ -182,6 +182,9 @@ class NativeRecorder(Recorder):
         found: Summary | None = self._core.summary() if not self._written and not self.taken_over else None
         return found
 
+    def callers_of(self, number: int) -> list[str]:
+        return [_operator_name(*names) for names in self._module.callers_of(number)]
+
     def note(self, event: Any) -> None:
         self._core.note(event)
 
@@ -387,7 +390,7 @@ class NativeRecorder(Recorder):
             operator = getattr(getattr(getattr(torch.ops, space), rest), overload or "default")
             plan = plan_for(operator)
         except (AttributeError, RuntimeError):  # known to the dispatcher alone
-            plan = Plan(None, f"{space}.{rest}.{overload or 'default'}", others=(0,), readable=False)
+            plan = Plan(None, _operator_name(name, overload), others=(0,), readable=False)
         if plan.bookkeeping or plan.name in _NEVER_DISPATCHED:
             return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0
         number = self.add_plan(plan)
@@ -434,6 +437,11 @@ class NativeRecorder(Recorder):
     def _told(self, number: int, why: int, args: Any, kwargs: Any, out: Any) -> None:
         if self._listener is not None:
             self._listener.told(self.plans[number], why, args, kwargs, out)
+
+
+def _operator_name(name: str, overload: str) -> str:
+    """aten::add and Tensor as aten.add.Tensor."""
+    return f"{name.replace('::', '.')}.{overload or 'default'}"
 
 
 def _has_word(argument: Any) -> bool:

@@ -16,7 +16,7 @@ struct Row {
   // Noted: an event of Python's. Mark: where `rows` are asked for later. Pending: see `has_run`
   enum Kind : uint8_t { Op, Died, Resized, Reshaped, Noted, Mark, Pending } kind;
   uint8_t grad, needs, in_backward, given;
-  int32_t call, instruction;
+  int32_t call, instruction, callers;  // `callers`: see Callers
   uint64_t present, backward_nr, next_nr;  // `present`: which keyword-only arguments are there
   int64_t start, end;                      // of the other kinds: the two numbers of the event
   Operator* op;

@@ -14,7 +14,7 @@ from torch import nn
 
 import torchatlas
 from torchatlas.analysis.totals import operations_of, slowest
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.repeated_runs import Runs, check_runs
 from torchatlas.capturing.restore import Restorer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from torchatlas.analysis.totals import summarize
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.capturing.recording import Recording, recording
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import FileFormatError, InvalidModelError, StateError

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from torchatlas.autograd.graph_walk import reached
+from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.capturing.tensors import shape_of
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Finding, Where, at
-from torchatlas.diagnosis.history import raising_line
+from torchatlas.diagnosis.history import raised_at
 from torchatlas.diagnosis.loss_graph import LossGraph, short
 from torchatlas.graph import GraphNode, Phase, SourceLine
 
@@ -26,7 +27,8 @@ class InPlace(Diagnosis):
 
     @staticmethod
     def check_loss(loss: LossGraph) -> Iterator[Finding]:
-        for node, saved in loss.saved():
+        # One by one: nobody may hold what is saved while backward runs.
+        for node, saved in ((each, slot) for each in loss.nodes for slot in saved_by(each)):
             expected = saved.expected_version()
             if saved.data is None or expected is None or expected == saved.version:
                 continue
@@ -53,7 +55,7 @@ class InPlace(Diagnosis):
         """torch refuses a write to a leaf at once: that is no backward pass, but the end of the program."""
         error = self.visit.error
         if error is not None and _OF_LEAF.search(str(error)):
-            line, _ = raising_line(error)
+            line = raised_at(error).line
             self.report(
                 "in-place",
                 "a leaf that requires a gradient was written to in place",

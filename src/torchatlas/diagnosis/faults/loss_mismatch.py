@@ -21,7 +21,7 @@ from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Finding, Where, at
-from torchatlas.diagnosis.history import raising_line
+from torchatlas.diagnosis.history import raised_at
 from torchatlas.diagnosis.numeric_checks import has_numbers
 from torchatlas.graph import GraphNode
 from torchatlas.graph.names import short_name
@@ -385,12 +385,12 @@ _REFUSALS = (
 
 def _refused(error: BaseException) -> Finding | None:
     """The reason why a loss function of torch has raised, and ended the program."""
-    line, called = raising_line(error)
-    if line is None or not any(map(_is_loss, called)):
+    raised = raised_at(error)
+    if raised.line is None or not any(map(_is_loss, raised.called)):
         return None
     for pattern, what, why, fix in _REFUSALS:
         if re.search(pattern, str(error)):
-            return Finding("loss-mismatch", what, (Where("loss", line),), f"{why} ({error})", fix)
+            return Finding("loss-mismatch", what, (Where("loss", raised.line),), f"{why} ({error})", fix)
     return None
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from torchatlas.autograd.graph_walk import leaf_of, sequence_nr
-from torchatlas.capturing.frames import is_installed, is_users, variables_of
+from torchatlas.capturing.frames import variables_of
 from torchatlas.diagnosis.custom_functions import Applied
 from torchatlas.diagnosis.findings import Finding, Severity, Where, at, some
 from torchatlas.diagnosis.gradient_cuts import GradientCuts, cut_by, gradients_were_disabled
-from torchatlas.diagnosis.history import History, raising_line
+from torchatlas.diagnosis.history import History, raised_at
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.loss_graph import LossGraph
 from torchatlas.diagnosis.variable_names import attributes_of
@@ -197,15 +197,12 @@ def gradient_of_result(error: BaseException, history: History) -> Finding | None
 
     It is an activation, or `w = w - rate * w.grad` has put a new tensor in the place of a leaf.
     """
-    line, _ = raising_line(error)
+    raised = raised_at(error)
+    line = raised.line
     if line is None or not isinstance(error, (TypeError, AttributeError)) or "NoneType" not in str(error):
         return None
-    trace, frame = error.__traceback__, None
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        frame = trace.tb_frame if is_users(file) and not is_installed(file) else frame
-        trace = trace.tb_next
-    variables = {} if frame is None else {**frame.f_globals, **variables_of(frame)}
+    frame = raised.frames[-1]
+    variables = {**frame.f_globals, **variables_of(frame)}
     for name in _GRADIENT.findall(line.text):
         tensor = _named(name, variables)
         if isinstance(tensor, torch.Tensor) and not tensor.is_leaf and not tensor.retains_grad:

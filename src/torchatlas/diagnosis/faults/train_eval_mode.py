@@ -224,7 +224,7 @@ class ResultUses(GradientCuts):
         are."""
         columns = self.graph.columns
         taken = np.isin(columns["value_storage"][columns["input_value"]], list(trained))
-        from_trained = set(self.takers[taken].tolist())
+        from_trained = set(self.graph.index.node_of_input[taken].tolist())
         makers = (node for node in self.writers(storages) if node >= 0)
         ends = self.has_node
         behind = reachable(makers, lambda node: () if ends[node] or node in from_trained else self.before_op(node))
@@ -237,7 +237,8 @@ class ResultUses(GradientCuts):
     def _makers_and_users(self, storages: Collection[int]) -> tuple[set[int], set[int]]:
         columns, makers = self.graph.columns, self.writers(storages)
         values = np.flatnonzero(np.isin(columns["value_storage"], list(storages)))
-        return makers, set(self.takers[np.isin(columns["input_value"], values)].tolist()) - makers
+        takers = self.graph.index.node_of_input[np.isin(columns["input_value"], values)]
+        return makers, set(takers.tolist()) - makers
 
     def _graph_of(self, nodes: set[int]) -> set[int]:
         """These ops, and those behind them that have nodes of autograd, back to the leaves."""

@@ -275,7 +275,7 @@ class BoxMaker:
         left, top = self._origin(item)
         is_repeat = item.repeat > 1
         body = placed.width + (0.0 if is_root else left + STYLE.padding) + (STYLE.return_lane if is_repeat else 0.0)
-        title, subtitle = self._words(item, True)  # page.py says more where the frame is wider
+        title, subtitle = self._words(item, True)  # scene_painter.py says more where the frame is wider
         width = body if is_root or self.sideways else max(body, self._head(item))
         left += max(0.0, (width - body) / 2)
         full_height = placed.height + (0.0 if is_root else top + (STYLE.box_to_track if own.outputs else STYLE.padding))

@@ -18,7 +18,7 @@ from torchatlas.errors import FileSystemError
 from torchatlas.files import open_to_read
 from torchatlas.graph.formats import suffix_of
 from torchatlas.render.viewer.content import documents_of, still, title_of, viewed
-from torchatlas.render.viewer.page import PageDocument, page
+from torchatlas.render.viewer.html_page import PageDocument, page
 
 MOST_CAPTURES = 1000
 _DEEPEST = 3  # folders within the folder
@@ -34,7 +34,7 @@ _BEGINNING_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Capture:
+class CaptureFile:
     """A file that holds a graph. `id` stands in addresses."""
 
     id: str
@@ -64,12 +64,12 @@ class Captures:
                 raise FileSystemError(f"There is no file or folder {place}. Check the path.")
         self.places = list(places)
         self.extras = extras
-        self._pages: OrderedDict[tuple[Capture, ...], CapturePage] = OrderedDict()
+        self._pages: OrderedDict[tuple[CaptureFile, ...], CapturePage] = OrderedDict()
         self._making = threading.Lock()  # one page at a time: each takes all the processor there is
 
-    def listed(self) -> list[Capture]:
+    def listed(self) -> list[CaptureFile]:
         """Every capture there is now, the newest first."""
-        captures: dict[str, Capture] = {}
+        captures: dict[str, CaptureFile] = {}
         for place in self.places:
             for path in _files(place) if place.is_dir() else [place]:
                 name = str(path.relative_to(place)) if place.is_dir() else place.name
@@ -98,7 +98,7 @@ class Captures:
                 return capture_page.documents[key]
         return None
 
-    def _made(self, wanted: Sequence[Capture]) -> CapturePage:
+    def _made(self, wanted: Sequence[CaptureFile]) -> CapturePage:
         shown = [graph for capture in wanted for graph in viewed(capture.path)]
         title, apart, documents = title_of(shown), dict[str, bytes](), list[PageDocument]()
         for document in documents_of(shown, **self.extras):
@@ -127,7 +127,7 @@ def _files(folder: Path, depth: int = 0) -> Iterator[Path]:
             yield path
 
 
-def _capture(path: Path, name: str) -> Capture | None:
+def _capture(path: Path, name: str) -> CaptureFile | None:
     """What is known of a file; None if it is not one of ours, or gone."""
     beginning = _BEGINNINGS.get(suffix_of(path))
     if beginning is None:
@@ -140,7 +140,7 @@ def _capture(path: Path, name: str) -> Capture | None:
     except OSError:
         return None
     key = _key(str(path).encode("utf-8", "surrogateescape"))
-    return Capture(key, name, path, about.st_size, about.st_mtime_ns)
+    return CaptureFile(key, name, path, about.st_size, about.st_mtime_ns)
 
 
 def _key(data: bytes) -> str:

@@ -12,7 +12,7 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import as_path, suffix_of
 from torchatlas.render.viewer.document import document
-from torchatlas.render.viewer.page import PageDocument, page
+from torchatlas.render.viewer.html_page import PageDocument, page
 
 EXTRAS = ("overlay", "findings", "partition", "stages", "backward", "device")  # what can be shown with a graph
 # Reports of ours that are themselves laid over their graph, by class. Reports have no common base, and importing them

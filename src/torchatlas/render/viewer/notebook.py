@@ -12,9 +12,9 @@ from html import escape
 from torchatlas.errors import FileFormatError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
-from torchatlas.render.notebook import graph_html
+from torchatlas.render.graph_html import graph_html
 from torchatlas.render.viewer.content import Viewed, graph_name, page_of, still
-from torchatlas.render.viewer.page import image_source, short
+from torchatlas.render.viewer.html_page import image_source, short
 from torchatlas.units import format_bytes
 
 MOST_BYTES = 3_000_000  # of a page inside a notebook: every open of the notebook reads it

@@ -21,7 +21,7 @@ from typing import Any
 
 from torchatlas.errors import AtlasError
 from torchatlas.render.viewer.captures import Captures
-from torchatlas.render.viewer.page import font_rules, policy, short
+from torchatlas.render.viewer.html_page import font_rules, policy, short
 
 _HERE = Path(__file__).parent
 _ADDRESS = re.compile(

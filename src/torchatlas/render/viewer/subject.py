@@ -12,7 +12,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.importance import Importance
-from torchatlas.render.layout.opening import opening_order
+from torchatlas.render.layout.open_groups import opening_order
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.tree import Tree
 from torchatlas.render.picture import draw

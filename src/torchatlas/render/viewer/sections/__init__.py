@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from torchatlas.render.viewer.sections.registered import SECTIONS, Section, section
+from torchatlas.render.viewer.sections.registered import SECTIONS, ViewerSection, section
 
-__all__ = ["SECTIONS", "Section", "section"]
+__all__ = ["SECTIONS", "ViewerSection", "section"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

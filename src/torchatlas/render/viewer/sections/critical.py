@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchatlas.analysis.schedule import critical_path
+from torchatlas.analysis.critical_path import critical_path
 from torchatlas.render.viewer.sections.registered import Members, section
 from torchatlas.render.viewer.subject import Subject
 

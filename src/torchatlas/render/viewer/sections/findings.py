@@ -30,7 +30,7 @@ def findings(subject: Subject) -> Members:
     listed = list(reported) if isinstance(reported, Iterable) else [reported]
     if wrong := [item for item in listed if not isinstance(item, Finding)]:
         raise InvalidInputError(f"findings= takes what atlas.doctor returns, not {type(wrong[0]).__name__}.")
-    places = Places(subject.graph)
+    places = FindingNodes(subject.graph)
     rows: list[dict[str, Any]] = []
 
     def add(finding: Finding, cause: int | None) -> None:
@@ -44,7 +44,7 @@ def findings(subject: Subject) -> Members:
     return {"findings.json": rows}
 
 
-def _row(finding: Any, cause: int | None, places: Places) -> dict[str, Any]:
+def _row(finding: Any, cause: int | None, places: FindingNodes) -> dict[str, Any]:
     lines = [place.source for place in finding.where if place.source is not None]
     return {
         "key": finding.key,
@@ -61,7 +61,7 @@ def _row(finding: Any, cause: int | None, places: Places) -> dict[str, Any]:
     }
 
 
-class Places:
+class FindingNodes:
     """Finds the nodes that a finding is about."""
 
     def __init__(self, graph: Graph) -> None:

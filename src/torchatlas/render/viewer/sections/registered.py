@@ -14,21 +14,21 @@ Members = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Section:
+class ViewerSection:
     """A function that makes members, and the names of the arguments of `document` that it reads."""
 
     members: Callable[[Subject], Members]
     takes: tuple[str, ...]
 
 
-SECTIONS: Registry[Section] = Registry("section of a viewer page")
+SECTIONS: Registry[ViewerSection] = Registry("section of a viewer page")
 
 
 def section(name: str, *takes: str) -> Callable[[Callable[[Subject], Members]], Callable[[Subject], Members]]:
     """A decorator that adds a section. A section that has nothing to show returns no members: its pane hides itself."""
 
     def add(members: Callable[[Subject], Members]) -> Callable[[Subject], Members]:
-        SECTIONS.add(name)(Section(members, takes))
+        SECTIONS.add(name)(ViewerSection(members, takes))
         return members
 
     return add

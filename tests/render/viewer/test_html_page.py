@@ -24,8 +24,8 @@ import torchatlas as atlas
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError, StateError
 from torchatlas.export.html import MOST_EXPANSION, load_pages
 from torchatlas.graph import Graph
-from torchatlas.render.viewer import page as page_file
-from torchatlas.render.viewer.page import PageDocument, page
+from torchatlas.render.viewer import html_page as page_file
+from torchatlas.render.viewer.html_page import PageDocument, page
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from torchatlas.analysis.schedule import critical_path
+from torchatlas.analysis.critical_path import critical_path
 from torchatlas.errors import AnalysisError, InvalidInputError, UnknownNameError
 from torchatlas.escapes import clean
 from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType
@@ -41,7 +41,7 @@ from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 _COUNTED = 20_000  # nodes up to which the work of a graph is counted for the footer: it takes a moment
 
 
-class Page:
+class ScenePainter:
     """Draws one scene."""
 
     def __init__(

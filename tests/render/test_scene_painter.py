@@ -16,7 +16,7 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.graph import Graph, OperationType
 from torchatlas.operations.categories import REGISTERED, operation_type
-from torchatlas.render import margins, page
+from torchatlas.render import margins, scene_painter
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.picture import Picture, draw
@@ -154,11 +154,11 @@ def test_headings_stay_in_their_frames() -> None:
     graph = atlas.capture(model, torch.randn(2, 8))
     for width, height in ((1600, 1200), (800, 600), (500, 400)):
         picture = draw(graph, width=width, height=height)
-        drawn = page.Page(
+        drawn = scene_painter.ScenePainter(
             margins.Look(theme("light"), "", True, True, "type", False, sheet(width, height), None),
             None,  # type: ignore[arg-type]
             picture.outline,
-            page.BoxWords(picture.outline),
+            scene_painter.BoxWords(picture.outline),
             picture.scene,
             picture.fit.scale,
         )

@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.files import replacing
 from torchatlas.render.viewer.content import page_of, viewed
 

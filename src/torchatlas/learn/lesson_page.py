@@ -14,14 +14,14 @@ from torchatlas.learn.runner import Runner, run_program, silenced
 
 
 @dataclass(frozen=True)
-class Page:
+class LessonPage:
     """The bytes of a page and where to open it."""
 
     data: bytes
     fragment: str  # "pane=backward&moment=3&select=n3"
 
 
-def lesson_page(lesson: Lesson) -> Page | None:
+def lesson_page(lesson: Lesson) -> LessonPage | None:
     """Run a lesson and make its page. None if the lesson has none."""
     from torchatlas.render.viewer.content import page_of, viewed
 
@@ -32,7 +32,7 @@ def lesson_page(lesson: Lesson) -> Page | None:
     else:
         return None
     data = page_of(viewed(graph), title=lesson.title, **extras)
-    return Page(data, _fragment(graph, node, has_steps="backward" in extras))
+    return LessonPage(data, _fragment(graph, node, has_steps="backward" in extras))
 
 
 def _with_backward(lesson: Lesson) -> tuple[Any, dict[str, Any], int | None]:
@@ -64,9 +64,9 @@ def _with_findings(lesson: Lesson) -> tuple[Any, dict[str, Any], int | None]:
 
 def _pinned(graph: Any, findings: Any) -> int | None:
     """The first node that a finding is pinned to."""
-    from torchatlas.render.viewer.sections.findings import Places
+    from torchatlas.render.viewer.sections.findings import FindingNodes
 
-    places = Places(graph)
+    places = FindingNodes(graph)
     return next((node for finding in findings for node in places.nodes(finding)), None)
 
 

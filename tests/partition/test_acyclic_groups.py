@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchatlas.partition.groups import Groups, MovableOrder
+from torchatlas.partition.acyclic_groups import Groups, MovableOrder
 
 
 class Units(SimpleNamespace):

@@ -69,7 +69,7 @@ def markdown_of(comparison: Any, **options: Any) -> str:
 @VIEWS.add("browser")
 def show_in_browser(graph: Graph, **options: Any) -> Path:
     """Opens the viewer; `options` are those of `torchatlas.view`."""
-    from torchatlas.render.viewer.opening import view
+    from torchatlas.render.viewer.browser import view
 
     return view(graph, **options)
 
@@ -109,6 +109,6 @@ def notebook_forms(graph: Graph) -> dict[str, str]:
 @VIEWS.add("sections")
 def notebook_sections(sections: Iterable[Section]) -> str:
     """What a notebook shows of a report."""
-    from torchatlas.render.html import sections_html
+    from torchatlas.render.report_html import sections_html
 
     return sections_html(sections)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from torchatlas.analysis.reports import Report, as_json
-from torchatlas.calls import explains_arguments
+from torchatlas.argument_errors import explains_arguments
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.graph import OperationType

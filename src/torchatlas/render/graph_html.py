@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchatlas.analysis.totals import memory_usage, operations_by_phase, run_times, slowest
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
-from torchatlas.render import html
+from torchatlas.render import report_html
 from torchatlas.render.module_cells import counted_columns
 from torchatlas.render.module_table import module_table, row_notes
 from torchatlas.tables import Column
@@ -21,12 +21,12 @@ def graph_html(graph: Graph) -> str:
     modules = module_table(graph, rows=_MOST_ROWS)
     facts = [f"{len(graph):,} nodes", f"{len(graph.edges):,} edges"]
     facts += [f"{phase} {count:,}" for phase, count in operations_by_phase(graph).items()]
-    parts = [html.line(" · ".join(facts), 0.75)]
+    parts = [report_html.line(" · ".join(facts), 0.75)]
     if len(graph):
-        parts.append(html.line(f"memory: {memory_usage(graph)}", 0.75))
+        parts.append(report_html.line(f"memory: {memory_usage(graph)}", 0.75))
         if graph.timing is not None:
-            parts.append(html.line(f"time: {run_times(graph)}", 0.75))
-        rows = html.table(counted_columns(modules))
+            parts.append(report_html.line(f"time: {run_times(graph)}", 0.75))
+        rows = report_html.table(counted_columns(modules))
         many = len(modules.rows) > _FEW_ROWS
         parts.append(f"<details><summary>modules: {len(modules.rows)} rows</summary>{rows}</details>" if many else rows)
         if nodes := slowest(graph, _SLOWEST):
@@ -36,5 +36,5 @@ def graph_html(graph: Graph) -> str:
                 Column("time", [format_ns(node.time_ns) for node in nodes]),
                 Column("made at", [clean(str(node.source or "")) for node in nodes], right=False),
             ]
-            parts.append(html.table(columns))
-    return html.page(modules.title, parts, [*row_notes(modules.rows), *graph.notes])
+            parts.append(report_html.table(columns))
+    return report_html.page(modules.title, parts, [*row_notes(modules.rows), *graph.notes])

@@ -20,7 +20,7 @@ from torchatlas.render.layout import page_columns
 from torchatlas.render.layout.box_words import BoxWords
 from torchatlas.render.layout.boxes import BoxMaker
 from torchatlas.render.layout.importance import Importance
-from torchatlas.render.layout.opening import Fit, Opener, opening_order
+from torchatlas.render.layout.open_groups import Fit, Opener, opening_order
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.tree import LANES, build
