@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 import torchatlas as atlas
+from torchatlas.analysis import critical_path
 from torchatlas.analysis.checkpoint_choice import choose_checkpoints
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -60,6 +61,9 @@ ANALYSES: dict[str, Callable[[atlas.Graph], Any]] = {
     "cost": lambda graph: str(atlas.cost(graph)),
     "memory": lambda graph: str(atlas.memory(graph)),
     "compare": lambda graph: atlas.compare(graph, graph),
+    "critical path": lambda graph: critical_path(graph, "flops"),
+    "partition by module": lambda graph: atlas.GraphPartitioner("module").partition(graph),
+    "picture": lambda graph: atlas.draw(graph).svg,
 }
 
 

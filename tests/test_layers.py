@@ -12,7 +12,7 @@ ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
     {"escapes"},
     {"errors", "interrupts", "deprecation", "native_modules"},
-    {"units", "registry", "tables", "garbage_collection", "files", "progress"},
+    {"units", "registry", "tables", "garbage_collection", "files", "progress_line"},
     {"argument_errors", "lazy"},
     {"sections"},
     {"graph"},
@@ -46,7 +46,7 @@ WITHOUT_TORCH = {
     "tables",
     "garbage_collection",
     "files",
-    "progress",
+    "progress_line",
     "sections",
     "graph",
     "operations",

@@ -59,10 +59,19 @@ class Probe:
         return mutated(args, kwargs, random.Random(f"{self.seed} {self.name} {number}"))
 
     def run_case(self, number: int) -> str | None:
-        """Run a case and read its results to the end. Returns why the preconditions refused it, if torch accepts it."""
+        """Run a case and read its results to the end. Returns why the preconditions refused it, if torch accepts it.
+
+        Every other case records gradients and runs backward: autograd reads arguments as well, and calls kernels.
+        """
         args, kwargs = self.case(number)
+        trains = number % 2 == 1
         try:
-            results = self.run(*args, **kwargs)
+            with torch.set_grad_enabled(trains):
+                if trains:
+                    _ask_for_gradients((args, kwargs), number // 2)
+                results = self.run(*args, **kwargs)
+            made = [one for one in pytree.tree_leaves(results) if isinstance(one, torch.Tensor) and one.requires_grad]
+            torch.autograd.backward(made, [torch.ones_like(one) for one in made])
             for leaf in pytree.tree_leaves(results):  # a view that reaches outside of its memory shows itself
                 if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel() <= READ_ELEMENTS:
                     leaf.clone()
@@ -72,6 +81,14 @@ class Probe:
         except Exception:  # an error is the right answer to a hostile call
             pass
         return None
+
+
+def _ask_for_gradients(call: Any, which: int) -> None:
+    """Of the tensors whose place is a bit of `which`."""
+    tensors = [one for one in pytree.tree_leaves(call) if isinstance(one, torch.Tensor)]
+    for place, one in enumerate(tensors):
+        if which >> place & 1 and (one.is_floating_point() or one.is_complex()) and one.is_leaf:
+            one.requires_grad_()
 
 
 def _runs(operator: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from torchatlas.errors import AnalysisError, InvalidModelError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.shown import Shown, ShownPart
-from torchatlas.inputs import check_keywords, default_loss, named_tensors
+from torchatlas.inputs import check_keywords, default_loss, named_tensors, same_bits
 from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.registry import did_you_mean
 from torchatlas.sections import Lines, Section
@@ -102,7 +102,8 @@ class CheckpointPlan(Shown):
         with self.apply(model):
             checkpointed = _results(model, args, call, self.loss)
             graph = capture(model, *args, backward=True, loss=self.loss, optimizer=self.optimizer, kwargs=call)
-        differing = tuple(name for name in plain | checkpointed if not _same(plain.get(name), checkpointed.get(name)))
+        names = plain | checkpointed
+        differing = tuple(name for name in names if not same_bits(plain.get(name), checkpointed.get(name)))
         return CheckpointCheck(len(plain), differing, self.peak_bytes, graph.peak_bytes or 0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -350,15 +351,3 @@ def _results(
                 tensors[f"gradient of {name}"] = tensor.grad
         tensors |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
         return tensors
-
-
-def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Bit for bit: equal numbers, NaN where the other is NaN, and zeros of the same sign."""
-    if one is None or other is None:
-        return one is other
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if one.is_sparse:
-        one, other = one.coalesce(), other.coalesce()
-        return _same(one.indices(), other.indices()) and _same(one.values(), other.values())
-    return torch.equal(one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8))

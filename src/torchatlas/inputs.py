@@ -51,6 +51,23 @@ def _hides(item: Any, seen: set[int]) -> bool:
     return any(_hides(part, seen) for part in inside)
 
 
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two results are equal to the bit: NaN is NaN, and zeros have the same sign."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return bool(one is other or one == other)
+    if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
+        return False
+    if one.is_sparse:
+        one, other = one.coalesce(), other.coalesce()
+        return same_bits(one.indices(), other.indices()) and same_bits(one.values(), other.values())
+    if one.layout is not torch.strided:
+        return same_bits(one.to_dense(), other.to_dense())
+    if one.is_quantized:
+        return torch.equal(one, other)
+    bits = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*bits)
+
+
 def differentiable(result: Any) -> list[torch.Tensor]:
     """The floating outputs that require a gradient."""
     tensors = (tensor for _, tensor in named_tensors(result))

@@ -67,24 +67,16 @@ def selftest() -> SelftestReport:
     except ImportError as error:  # torch lacks a symbol: the work below says so, too, wherever it is needed
         canaries = [Check("imports", False, _in_one_line(error), 0.0)]
     else:
-        canaries = _tried((name, _told(CANARIES[name])) for name in CANARIES.names())
+        canaries = _tried((name, CANARIES[name]) for name in CANARIES)
     return SelftestReport(torch.__version__, platform.python_version(), tuple(canaries), tuple(_tried(WORK.items())))
 
 
-def _told(canary: Callable[[], None]) -> Callable[[], str]:
-    def run() -> str:
-        canary()
-        return ""
-
-    return run
-
-
-def _tried(checks: Iterable[tuple[str, Callable[[], str]]]) -> list[Check]:
+def _tried(checks: Iterable[tuple[str, Callable[[], str | None]]]) -> list[Check]:
     tried = []
     for name, check in checks:
         began = time.perf_counter()
         try:
-            works, detail = True, check()
+            works, detail = True, check() or ""
         except Exception as error:
             works, detail = False, _in_one_line(error)
         tried.append(Check(name, works, detail, round(time.perf_counter() - began, 3)))

@@ -423,39 +423,30 @@ class no_dispatch_modes(_RepeatedBracket[None]):
             self._away = None
 
 
-class aside(no_dispatch_modes):
-    """Runs our own ops: no mode of the program sees them, and they make ordinary tensors without a graph."""
-
-    _inference: Any = None
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._grad = torch.is_grad_enabled()
-        self._inference = torch._C._InferenceMode(False)
-        self._inference.__enter__()
-        torch._C._set_grad_enabled(False)
-
-    def _end(self, *raised: Any) -> None:
-        if self._inference is not None:
-            self._inference.__exit__(None, None, None)  # a second time does nothing
-            torch._C._set_grad_enabled(self._grad)
-        super()._end(*raised)
-
-
 class unobserved(no_dispatch_modes):
     """Runs ops that no mode of the program sees, and that make no graph."""
 
-    _functions: Any = None
+    _guard: Any = None
 
     def _begin(self) -> None:
         super()._begin()
         self._grad = torch.is_grad_enabled()
-        self._functions = torch._C.DisableTorchFunction()
-        self._functions.__enter__()
+        self._guard = self._made_guard()
+        self._guard.__enter__()
         torch._C._set_grad_enabled(False)
 
+    def _made_guard(self) -> Any:
+        return torch._C.DisableTorchFunction()
+
     def _end(self, *raised: Any) -> None:
-        if self._functions is not None:
-            torch._C._set_grad_enabled(self._grad)
-            self._functions.__exit__(*raised)
+        if self._guard is not None:
+            torch._C._set_grad_enabled(self._grad)  # within the guard: function modes would be told of it
+            self._guard.__exit__(None, None, None)  # a second time does nothing
         super()._end(*raised)
+
+
+class aside(unobserved):
+    """Runs our own ops: no mode of the program sees them, and they make ordinary tensors without a graph."""
+
+    def _made_guard(self) -> Any:
+        return torch._C._InferenceMode(False)

@@ -1,4 +1,4 @@
-"""Levels and longest paths, against a definition that is too slow to use, on all shapes that path_lengths knows."""
+"""Levels and longest paths, against a definition that is too slow to use, on graphs of many shapes."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from synthetic import random_graph
 
-from torchatlas.analysis import critical_path, levels, longest_path, path_lengths, widest_level
+from torchatlas.analysis import critical_path, levels, longest_path, widest_level
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import COLUMNS, Array
@@ -110,22 +110,6 @@ def test_longest_path(shape: Callable[[int, np.random.Generator], Ends], kind: s
         assert np.isclose(length, known[path].sum())
     edges = set(zip(ends[0].tolist(), ends[1].tolist(), strict=True))
     assert all(pair in edges for pair in pairwise(path))
-
-
-def test_each_algorithm_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a change of the thresholds cannot leave one of them untested above."""
-    taken: dict[str, list[str]] = {}
-    for name in ("_folded", "_edge_by_edge", "_node_by_node", "_block_by_block"):
-        real = getattr(path_lengths, name)
-        monkeypatch.setattr(
-            path_lengths, name, lambda *given, real=real, name=name: taken[shape.__name__].append(name) or real(*given)
-        )
-    for shape in SHAPES:
-        taken[shape.__name__] = []
-        levels(shaped(3000, shape(3000, np.random.default_rng(0))))
-    assert taken["chain"] == taken["chain_with_skips"] == taken["runs"] == ["_folded", "_edge_by_edge"]
-    assert taken["layered"] == taken["wide"] == taken["far"] == ["_block_by_block"]
-    assert taken["near"] == ["_node_by_node"]
 
 
 def test_only_the_chosen_kinds_of_edges_count() -> None:

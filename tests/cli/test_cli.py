@@ -174,7 +174,7 @@ def test_verbs_of_targets_repeat(verb: list[str], folder: Path) -> None:
 
 
 def test_capture_prints_the_summary_and_where_it_went() -> None:
-    result = run("capture", "cli_models:net", "--inputs", "3,4", "--output", "graph.json")
+    result = run("capture", "cli_models:net", "--inputs", "3,4", "-o", "graph.json")
     assert result.exit_code == 0
     assert "Graph of a run: Net" in result.stdout
     assert result.stdout.endswith("written: graph.json\n")

@@ -29,7 +29,7 @@ from benchmarks.architectures import (
 )
 from torchatlas.errors import InputMismatchError
 from torchatlas.execute.exporting import exported
-from torchatlas.progress import Progress
+from torchatlas.progress_line import ProgressLine
 from torchatlas.torch_private import pytree
 
 # The others of the list take longer; python benchmarks/architectures.py runs them.
@@ -147,7 +147,7 @@ def test_the_shapes_of_a_recurrent_layer_in_the_graph_are_those_that_it_makes(
     kind: type[nn.RNNBase], batch_first: bool
 ) -> None:
     layer, x = kind(8, 12, 2, bidirectional=True, batch_first=batch_first), torch.randn(3, 6, 8)
-    with Progress("tracing") as progress:
+    with ProgressLine("tracing") as progress:
         program = exported(layer, (x,), {}, None, budget_s=math.inf, known={}, progress=progress).program
     made = next(node.meta["val"] for node in program.graph.nodes if str(node.target).endswith(".input"))
     for fake, real in zip(made, leaves(layer(x)), strict=True):

@@ -18,7 +18,7 @@ import torchatlas as atlas
 from torchatlas.errors import CaptureError, InvalidInputError
 from torchatlas.execute import free_sizes
 from torchatlas.execute.free_sizes import BUDGET_S, Deadline, Size, TimeIsUp, freest
-from torchatlas.progress import Progress
+from torchatlas.progress_line import ProgressLine
 
 # -- the search --------------------------------------------------------------------------------------------------------
 
@@ -310,14 +310,14 @@ class Terminal(io.StringIO):
 def test_a_line_on_a_terminal_and_nothing_elsewhere(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal() if terminal else io.StringIO()
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(Progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(ProgressLine, "PATIENCE_S", 0.0)
     monkeypatch.setattr("sys.stderr", screen)
     atlas.trace(nn.Linear(4, 2).eval(), torch.ones(3, 4))
     assert ("tracing Linear: all sizes free" in screen.getvalue()) is terminal
 
 
 def test_what_is_soon_over_shows_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Progress, "PATIENCE_S", 1e9)
+    monkeypatch.setattr(ProgressLine, "PATIENCE_S", 1e9)
     monkeypatch.setattr("sys.stderr", screen := Terminal())
     atlas.trace(nn.Linear(4, 2).eval(), torch.ones(3, 4))
     assert screen.getvalue() == ""

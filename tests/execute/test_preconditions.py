@@ -55,6 +55,8 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], dict[int | str, Any]]] =
     (aten.as_strided_scatter.default, (r(4), r(2), [2], [2], 0), {}, {3: [7]}),
     (aten.empty_strided.default, ([2, 3], [3, 1]), {}, {1: [-3, 1]}),
     (aten.new_empty_strided.default, (r(1), [2, 3], [3, 1]), {}, {2: [2**46, 2**46]}),
+    (aten._chunk_cat.default, ([r(4)], 0, 2), {}, {0: [r(4), torch.tensor(1.0)]}),
+    (aten.pdist.default, (r(3, 2), 2.0), {}, {0: r(0, 3)}),
     (aten.unfold_backward.default, (r(2, 3), [4], 0, 3, 1), {}, {1: [40]}),
     (aten.div.Tensor_mode, (torch.tensor([-(2**63)]), torch.tensor([2])), {"rounding_mode": "trunc"}, {1: torch.tensor([-1])}),
     (aten.div_.Scalar_mode, (torch.tensor([-(2**63)]), 2), {"rounding_mode": "trunc"}, {1: -1}),
@@ -74,6 +76,7 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], dict[int | str, Any]]] =
     (aten._native_batch_norm_legit_no_training.default, (image, c3, c3, c3, c3, 0.1, 1e-5), {}, {4: c4}),
     (aten._batch_norm_with_update.default, (image, c3, c3, c3.clone(), c3.clone(), 0.1, 1e-5), {}, {4: no}),
     (aten._batch_norm_no_update.default, (image, c3, c3, c3, c3, 0.1, 1e-5), {}, {4: no}),
+    (aten._batch_norm_no_update.default, (image, c3, c3, c3, c3, 0.1, 1e-5), {}, {3: None, 4: None}),
     (aten.batch_norm.default, (image, c3, c3, c3, c3, False, 0.1, 1e-5, False), {}, {1: c4}),
     (aten.native_batch_norm_backward.default, (image, image, c3, None, None, c3, c3, True, 1e-5, [True] * 3), {}, {6: no}),
     (aten.batch_norm_backward.default, (image, image, c3, c3, c3, c3, c3, True, 1e-5, [True] * 3, no), {}, {5: None}),
@@ -131,6 +134,7 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], dict[int | str, Any]]] =
     (aten._embedding_bag_dense_backward.default, (*bags[:2], *bags[3:], torch.empty(0, dtype=torch.int64), 10, False, 0, None), {}, {2: torch.tensor([0, 0, -9])}),
     (aten.nll_loss_backward.default, (torch.tensor(1.0), r(2, 3), torch.tensor([0, 2]), None, 1, -100, torch.tensor(2.0)), {}, {2: torch.tensor([0, 2**40])}),
     (aten.nll_loss2d_backward.default, (torch.tensor(1.0), image, torch.zeros(2, 4, 4, dtype=torch.int64), None, 1, -100, torch.tensor(2.0)), {}, {2: torch.full((2, 4, 4), -(2**40))}),
+    (aten.smooth_l1_loss_backward.default, (r(3), r(3), r(3), 1, 0.5), {}, {0: torch.ones(3, dtype=torch.int64), 1: far[0, 0, 0], 2: far[0, 0, 0]}),
     (aten._fused_adam_.default, (pair, pair, pair, pair, [], steps), adam, {2: [r(2, 3), r(1)]}),
     (aten._fused_adamw_.default, (pair, pair, pair, pair, [], steps), adam, {1: pair[:1]}),
     (aten._fused_sgd_.default, (pair, pair, pair), sgd, {2: []}),
@@ -259,6 +263,46 @@ def test_a_number_in_place_of_a_dtype_a_layout_or_a_memory_format_is_refused(num
         with pytest.raises(InvalidInputError, match=f"argument {which} is a number"):
             checked(operator)(*args, **kwargs)
     assert checked(aten.zeros.default)([2], dtype=torch.float64, layout=None).dtype is torch.float64
+
+
+@pytest.mark.parametrize(
+    ("operator", "args", "kwargs"),
+    [
+        (aten.empty.memory_format, ([3, 3],), {"layout": torch.sparse_csr}),  # its row pointers are what memory held
+        (aten.new_zeros.default, (r(3), [3]), {"layout": torch._mkldnn}),
+        (aten.empty.memory_format, ([4],), {"dtype": torch.quint8}),
+        (aten._to_copy.default, (r(4),), {"dtype": torch.qint8}),
+        (aten.mm.default, (torch.eye(3).to_sparse_csr(), r(3, 3)), {}),
+        (aten.cat.default, ([r(3, 3), torch.eye(3).to_sparse_bsc((1, 1))],), {}),
+    ],
+)
+def test_tensors_whose_indices_or_memory_are_believed_are_refused(operator: Any, args: Any, kwargs: Any) -> None:
+    with pytest.raises(InvalidInputError, match="a tensor of"):
+        checked(operator)(*args, **kwargs)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize:UserWarning")
+def test_views_of_quantized_tensors_are_refused() -> None:
+    """A view of other bytes than its own ends the process."""
+    quantized = aten._make_per_tensor_quantized_tensor(torch.zeros(4, dtype=torch.uint8), 0.1, 3)
+    for operator, args in ((aten.view.dtype, [torch.int8]), (aten._neg_view.default, [])):
+        with pytest.raises(InvalidInputError, match="a quantized tensor"):
+            checked(operator)(quantized, *args)
+
+
+@pytest.mark.parametrize(
+    ("operator", "lists"),
+    [
+        (aten._foreach_addcmul_.ScalarList, ([r(2)], [r(2)], [r(2)], [])),
+        (aten._foreach_div_.ScalarList, ([r(2), r(2)], [1.0])),
+        (aten._foreach_copy_.default, ([r(2), r(2)], [r(2)])),
+    ],
+)
+def test_lists_of_other_lengths_are_refused_before_autograd_takes_their_elements(operator: Any, lists: Any) -> None:
+    """With gradients torch reads behind the end of the shorter list, and compares lengths afterwards."""
+    with pytest.raises(InvalidInputError, match="lists are not of one length"):
+        checked(operator)(*lists)
+    checked(operator)(*(one[:1] or [2.0] for one in lists))
 
 
 def loadable_schemas() -> Iterator[tuple[str, Any]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -133,6 +134,24 @@ def test_a_name_in_a_file_finds_only_tensors_of_the_model_it_is_given(name: str,
         atlas.load(crafted(path, other_names), model=model)
 
 
+@pytest.mark.parametrize("name", ["_dynamo", "onnx"])
+def test_a_file_imports_nothing_of_torch(name: str, program: Path) -> None:
+    """torch imports some of its modules when somebody asks for an attribute of their name."""
+    path = crafted(program, calling("aten._to_copy.default", {"dtype": name}))
+    code = (
+        "import sys, torchatlas as atlas\n"
+        "try:\n    atlas.load(sys.argv[1])\n"
+        "except atlas.errors.InvalidInputError:\n    print(f'torch.{sys.argv[2]}' in sys.modules)"
+    )
+    assert children.python(code, str(path), name).strip() == "False"
+
+
+@pytest.mark.parametrize("device", ["cuda", "meta", "privateuseone"])
+def test_a_generator_that_cannot_be_made_is_refused(device: str, program: Path) -> None:
+    with pytest.raises(NotAvailableError, match=f"a generator of '{device}' cannot be made here"):
+        atlas.load(crafted(program, calling("aten.relu.default", {"generator": device})))
+
+
 def test_only_results_of_operators_are_indexed(program: Path) -> None:
     linear = register_of(program, "aten.linear")
     with pytest.raises(AtlasError, match="only one of several results"):
@@ -206,7 +225,16 @@ def test_states_that_are_begun_are_ended_and_registers_written_once(change: Any,
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("guard", ["L['nobody'] == 1", "L['x'].size()[9] == 1", "1 // (L['x'].size()[0] - 2) == 1"])
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "L['nobody'] == 1",
+        "L['x'].size()[9] == 1",
+        "1 // (L['x'].size()[0] - 2) == 1",
+        "(L['x'].size() * 1000000000000)[0] > 0",  # a tuple of 16 TB
+        "(L['flat_args'] * 2)[0].size()[0] == 2",
+    ],
+)
 def test_a_condition_that_cannot_be_computed_says_so(guard: str, program: Path) -> None:
     traced = atlas.load(crafted(program, lambda found: found["variant"].update(guards=[guard])))
     with pytest.raises(AtlasError, match="what was assumed of the sizes cannot be computed"):

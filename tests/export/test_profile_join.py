@@ -169,6 +169,12 @@ def endless(trace: Trace) -> Trace:
     return trace
 
 
+def nested(trace: Trace) -> Trace:
+    """Ops in ops without end: a launch, or a kernel, looks through all of them for the op that it belongs to."""
+    op = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1}
+    return {"traceEvents": [op | {"ts": depth, "dur": 10_000 - 2 * depth} for depth in range(2000)]}
+
+
 BAD: list[tuple[str, Callable[[Trace], Any]]] = [
     ("no traceEvents", lambda trace: {}),
     ("no traceEvents", lambda trace: []),
@@ -178,6 +184,7 @@ BAD: list[tuple[str, Callable[[Trace], Any]]] = [
     ("category cpu_op", no_ops),
     ("category cpu_op", lambda trace: {"traceEvents": []}),
     ("no such time", endless),
+    ("lies in more than 1,000 other ops", nested),
     ("no such time", lambda trace: {"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": -5, "dur": 1}]}),
 ]
 
@@ -205,6 +212,9 @@ def test_traces_that_are_not_whole(step: Graph, tmp_path: Path, monkeypatch: pyt
         path.write_bytes(content)
         with pytest.raises(FileFormatError, match=says):
             atlas.join_profile(step, path)
+    path.write_bytes(gzip.compress(b'{"traceEvents":[]' + b" " * 1_000_000 + b"}"))
+    with pytest.raises(FileFormatError, match="more than 100 times its size"):
+        atlas.join_profile(step, path)
     monkeypatch.setattr(kineto, "MOST_TRACE_BYTES", 10_000)
     for content in (data, text):  # packed, it is smaller than that
         path.write_bytes(content)

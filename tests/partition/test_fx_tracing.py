@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.errors import InvalidInputError, NotAvailableError
+from torchatlas.inputs import same_bits
+from torchatlas.partition.fx_tracing import traced_by_fx
 
 
 class Base(nn.Module):
@@ -138,6 +140,15 @@ def test_a_hook_of_the_model_itself_is_not_lost() -> None:
     assert report.front_end != "fx"
     assert "other values than the model" in report.attempts[0].reason
     assert torch.equal(report.extract()(x), model(x))
+
+
+def test_a_result_may_be_sparse() -> None:
+    class Sparse(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.one(x).to_sparse()
+
+    module = traced_by_fx(Sparse(), (torch.ones(4, 8),), {})
+    assert not same_bits(module(torch.ones(4, 8)), module(torch.zeros(4, 8)))
 
 
 def test_random_numbers_are_not_drawn_in_another_order() -> None:

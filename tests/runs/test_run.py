@@ -191,6 +191,17 @@ def test_plots(kind: str, made: Run, tmp_path: Path) -> None:
         made.plot("los")
 
 
+@pytest.mark.parametrize("kind", ["loss", "gradients"])
+@pytest.mark.parametrize("number", [1e308, -1e308, 5e-324])
+def test_a_number_that_no_axis_reaches(number: float, kind: str, tmp_path: Path) -> None:
+    run = Run.load(written(tmp_path / "far.atlas", steps(number=[0, 1], loss=[1, number], gradient_norm=[1, number])))
+    if abs(number) > 1:
+        with pytest.raises(AnalysisError, match=r"goes beyond 1e\+300 in this run"):
+            run.plot(kind)
+    else:
+        assert run.plot(kind).svg
+
+
 def test_a_plot_of_more_steps_than_pixels(tmp_path: Path) -> None:
     count = 20_000
     walls = [MS] * count
@@ -255,6 +266,8 @@ def test_levels_of_modules() -> None:
         ([steps(number=[0], wall_ns=["long"])], "'long', which is no number"),
         ([steps(number=[0], wall_ns=[1.5])], "expected a whole number"),
         ([steps(number=[0], peak_bytes=[2**70])], "expected a whole number"),
+        ([steps(number=[0], loss=[10**400])], "'loss' holds a number that is too large"),
+        ([steps(number=[])], "have no number"),
         ([steps(number=[0], structure=[0])], "a step has structure 0, and there are 0"),
         ([steps(number=[0], **{"": [1]})], "line 2"),
         ([steps(number=[0], loss=[[1]])], "line 2"),

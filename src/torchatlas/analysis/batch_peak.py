@@ -244,8 +244,8 @@ def peak_for_batch(
         )
     if at_least:
         notes.append(f"{_unknown(graphs[last])}: the peak is higher, and the largest batch smaller, by what that takes")
-    prediction = BatchPeak(measured, exact, at_least, (*notes, *off), memory[first], memory[last], graphs[first], state)
-    return replace(prediction, bends=bends)
+    notes += off
+    return replace(prediction, exact=exact, at_least=at_least, notes=tuple(notes), state_bytes=state, bends=bends)
 
 
 def _with_state(graph: Graph) -> tuple[Array, int]:

@@ -11,7 +11,7 @@ from torchatlas.analysis.checkpoint_search import Search
 from torchatlas.analysis.checkpoint_trial import Trial
 from torchatlas.analysis.cost import cost
 from torchatlas.analysis.devices import Device
-from torchatlas.analysis.reports import Report, as_json
+from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
@@ -81,12 +81,8 @@ class CheckpointChoice(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        plain = ("limit_bytes", "plain_peak_bytes", "peak_bytes", "by", "work", "step_work", "exact", "least_work")
-        more = ("candidates", "tried", "flops", "elementwise_flops", "seconds")
-        return {
-            **{name: getattr(self, name) for name in (*plain, *more)},
-            **{name: as_json(getattr(self, name)) for name in ("modules", "excluded", "notes")},
-        }
+        sums = {name: getattr(self, name) for name in ("flops", "elementwise_flops", "seconds")}
+        return {**fields_as_json(self), **sums}
 
     def _sections(self) -> Iterator[Section]:
         return choice_sections(self)

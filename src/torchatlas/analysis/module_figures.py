@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,32 +152,29 @@ def outputs_by_path(graph: Graph) -> dict[str, tuple[Shape, ...]]:
 
 def output_layouts(graph: Graph) -> dict[str, list[Layout]]:
     """As `outputs_by_path`, with dtypes."""
-    columns, index = graph.columns, graph.index
-    values: dict[str, list[int]] = {}
-    if len(columns["call_parent"]):
-        numbers, first = np.unique(index.path_of_call[:-1], return_index=True)
-        handed = _crossing(graph, first, outwards=True)
-        last = _last_made(graph)
-        for number, call in zip(numbers.tolist(), first.tolist(), strict=True):
-            values[index.paths[number]] = handed.get(call) or last.get(call, [])
-    if len(leaving := np.flatnonzero(columns["node_kind"] == KINDS.index(NodeKind.OUTPUT))):
-        values[""] = index.inputs(int(leaving[0])).tolist()  # in the order the model returns them
+    last = _last_made(graph)
+    values = {path: handed or last.get(call, []) for path, call, handed in _of_first_calls(graph, outwards=True)}
+    if len(leaving := np.flatnonzero(graph.columns["node_kind"] == KINDS.index(NodeKind.OUTPUT))):
+        values[""] = graph.index.inputs(int(leaving[0])).tolist()  # in the order the model returns them
     return _layouts(graph, values)
 
 
 def input_layouts(graph: Graph) -> dict[str, list[Layout]]:
     """Per module, the layouts of the values from outside that its first call reads, in the order they were made."""
-    columns, index = graph.columns, graph.index
-    values: dict[str, list[int]] = {}
-    if len(columns["call_parent"]):
-        numbers, first = np.unique(index.path_of_call[:-1], return_index=True)
-        taken = _crossing(graph, first, outwards=False)
-        for number, call in zip(numbers.tolist(), first.tolist(), strict=True):
-            values[index.paths[number]] = taken.get(call, [])
-    arriving = np.flatnonzero(columns["node_kind"] == KINDS.index(NodeKind.INPUT))
-    if len(arriving):
-        values[""] = [int(value) for node in arriving.tolist() for value in index.outputs(node).tolist() if value >= 0]
+    values = {path: taken for path, _, taken in _of_first_calls(graph, outwards=False)}
+    if len(arriving := np.flatnonzero(graph.columns["node_kind"] == KINDS.index(NodeKind.INPUT))):
+        made = (value for node in arriving.tolist() for value in graph.index.outputs(node).tolist())
+        values[""] = [int(value) for value in made if value >= 0]
     return _layouts(graph, values)
+
+
+def _of_first_calls(graph: Graph, *, outwards: bool) -> Iterator[tuple[str, int, list[int]]]:
+    """Each module with its first call, and the values that leave that call or enter it."""
+    if len(graph.columns["call_parent"]):
+        numbers, first = np.unique(graph.index.path_of_call[:-1], return_index=True)
+        crossing = _crossing(graph, first, outwards=outwards)
+        for number, call in zip(numbers.tolist(), first.tolist(), strict=True):
+            yield graph.index.paths[number], call, crossing.get(call, [])
 
 
 def _layouts(graph: Graph, values: Mapping[str, list[int]]) -> dict[str, list[Layout]]:

@@ -31,6 +31,7 @@ class Counts:
     is_op: Array  # whether the node is an operation at all
     uncosted: dict[str, int]  # operations without a formula, and how often they were called
     sizes: dict[str, int]  # what symbolic sizes were taken to be
+    operands: list[Operand]  # per layout of the graph's table
 
     @property
     def flops(self) -> Array:
@@ -46,8 +47,7 @@ class Counts:
 def count(graph: Graph, sizes: Mapping[str, int] | None = None) -> Counts:
     """The work of every node. `sizes` replaces symbolic sizes, which else are those of the traced example."""
     chosen = sizes_of(graph, sizes or {})
-    known_sizes = {**chosen, RAGGED: 0}
-    operands = [Operand.of(layout, known_sizes) for layout in graph.tables.layouts]
+    operands = [Operand.of(layout, {**chosen, RAGGED: 0}) for layout in graph.tables.layouts]
     ragged = np.array([RAGGED in layout.shape for layout in graph.tables.layouts], bool)
     any_ragged = bool(ragged.any())
     is_op = operations_mask(graph)
@@ -76,7 +76,7 @@ def count(graph: Graph, sizes: Mapping[str, int] | None = None) -> Counts:
     rows[nodes] = work[group]
     macs, elementwise_flops, read, written, parallelism = rows.T
     saved = _saved(graph, operands, fresh, written)
-    return Counts(macs, elementwise_flops, read, written, parallelism, saved, is_op, uncosted, chosen)
+    return Counts(macs, elementwise_flops, read, written, parallelism, saved, is_op, uncosted, chosen, operands)
 
 
 def _saved(graph: Graph, operands: Sequence[Operand], fresh: Array, written: Array) -> Array:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchatlas import torch_private
-from torchatlas.canaries.canary_registry import CANARIES
+from torchatlas.canaries.canary_registry import CANARIES, refusal
 
 
 def seen_compiling(function: Callable[..., Any], *args: Any) -> tuple[list[Any], list[str]]:
@@ -145,12 +145,7 @@ def process_groups() -> None:
         assert dist.ProcessGroup.unbox(world.boxed()).group_name == world.group_name
     finally:
         dist.destroy_process_group()
-    refused = False
-    try:
-        torch_private.process_group_named("nobody's")
-    except (RuntimeError, ValueError):
-        refused = True
-    assert refused
+    assert refusal(lambda: torch_private.process_group_named("nobody's"))
 
 
 @CANARIES.add("sharding_propagator")
@@ -166,11 +161,6 @@ def hooks_of_all_modules() -> None:
 
     before = [set(registry) for registry in torch_private.registration_hooks()]
     handle = register_module_buffer_registration_hook(lambda module, name, buffer: None)
-    assert [
-        set(registry) - known for registry, known in zip(torch_private.registration_hooks(), before, strict=True)
-    ] == [
-        {handle.id},
-        set(),
-        set(),
-    ]
+    new = [set(registry) - known for registry, known in zip(torch_private.registration_hooks(), before, strict=True)]
+    assert new == [{handle.id}, set(), set()]
     handle.remove()

@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -139,24 +140,22 @@ class _Reader:
         if node.target is operator.getitem and isinstance(self.values.get(node.args[0]), list):
             self.values[node] = self.values[node.args[0]][node.args[1]]
             return
-        if not _tensors(made) and not _writes(node.target):  # sizes and checks
+        if not _tensors(made) and not _written(node.target):  # sizes and checks
             self.values[node] = _symbol(made)
             return
         inputs: list[int] = []
         input_positions: dict[str, list[int]] = {}  # argument name -> which inputs it holds
         schema = getattr(node.target, "_schema", None)
         names = [argument.name for argument in schema.arguments] if schema is not None else []
-        args = []
-        for position, item in enumerate(node.args):
+
+        def argument(name: str, item: Any) -> Any:
             before = len(inputs)
-            args.append(self._argument(item, inputs))
-            if position < len(names):
-                input_positions[names[position]] = list(range(before, len(inputs)))
-        kwargs = {}
-        for name, item in node.kwargs.items():
-            before = len(inputs)
-            kwargs[name] = self._argument(item, inputs)
+            known = self._argument(item, inputs)
             input_positions[name] = list(range(before, len(inputs)))
+            return known
+
+        args = tuple(argument(name, item) for name, item in zip_longest(names[: len(node.args)], node.args))
+        kwargs = {name: argument(name, item) for name, item in node.kwargs.items()}
         number = self.builder.next_node
         written = [index for name in _written(node.target) for index in input_positions.get(name, ())]
         for index in written:
@@ -169,7 +168,7 @@ class _Reader:
             inputs=inputs,
             outputs=outputs,
             written=written,
-            arguments=encode(Call(tuple(args), kwargs)),
+            arguments=encode(Call(args, kwargs)),
             call=self._module_call(node),
             source=source_of(node.meta.get("stack_trace")),
         )
@@ -314,10 +313,6 @@ def _written(target: Any) -> list[str]:
     if schema is None:
         return []
     return [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-
-
-def _writes(target: Any) -> bool:
-    return bool(_written(target))
 
 
 def _tensors(made: Any) -> bool:

@@ -40,7 +40,7 @@ def faked(
     """
     built = _built(model, args, kwargs)
     target = model if built is None else built
-    if not _is_fake(target):
+    if _mode_of(target, (), {}) is None:
         return _copied(mode, target, args, kwargs, optimizer)
     return target, *_fake_inputs(mode, args, kwargs), optimizer
 
@@ -157,12 +157,6 @@ def _fake_inputs(
     memo: dict[int, Any] = {id(tensor): _fake(mode, tensor) for _, tensor in named_tensors((args, kwargs))}
     with FakeCopyMode(mode):
         return copy.deepcopy((args, kwargs), memo)
-
-
-def _is_fake(model: Any) -> bool:
-    if not isinstance(model, nn.Module):
-        return False
-    return any(isinstance(part, FakeTensor) for tensor in _tensors(model) for _, part in parts(tensor))
 
 
 def _mode_of(model: Any, args: Any, kwargs: Any) -> FakeTensorMode | None:

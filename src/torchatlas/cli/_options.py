@@ -22,7 +22,7 @@ from torchatlas.errors import AtlasError, FileFormatError
 from torchatlas.escapes import clean_text
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS, check_folder, suffix_of, with_rank
-from torchatlas.progress import Progress
+from torchatlas.progress_line import ProgressLine
 
 OUR_FAILURE, THEIR_FAILURE = 2, 1
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -70,6 +70,19 @@ allow_option = click.option(
 optimizer_option = click.option(
     "--optimizer", metavar="NAME", help="Also run a step of this optimizer of torch.optim, such as AdamW."
 )
+
+
+def output_option(text: str, **attributes: Any) -> Callable[[Function], Function]:
+    """The file to write."""
+    kind = click.Path(path_type=Path)
+    return click.option("--output", "-o", type=kind, metavar="FILE", help=text, **attributes)
+
+
+def script_command(function: Callable[..., Any]) -> click.Command:
+    """A verb that runs a SCRIPT; all that follows the script is the script's own."""
+    arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+    command = click.command(context_settings={"allow_interspersed_args": False})
+    return command(click.argument("script")(arguments(function)))
 
 
 def count_option(name: str, text: str, default: int | None = None, least: int = 0) -> Callable[[Function], Function]:
@@ -245,7 +258,7 @@ def check_output(path: Path | None) -> None:
 @contextmanager
 def progress(text: str) -> Iterator[None]:
     """A spinner with the time on stderr while something long runs; nothing where stderr is no terminal."""
-    with Progress(text, patience_s=0) as shown:
+    with ProgressLine(text, patience_s=0) as shown:
         shown.tick()
         yield
 

@@ -62,6 +62,14 @@ def parse_target(text: str) -> Target:
     return target
 
 
+def parse_script(text: str, verb: str) -> Target:
+    """A target that must be a script, for a verb that runs scripts."""
+    target = parse_target(text)
+    if not target.is_script:
+        raise InvalidInputError(f"{text} is no script; {verb} runs scripts: torchatlas {verb} train.py.")
+    return target
+
+
 def _meant(text: str) -> str:
     """The end of the message about a target that is none: what it may have been meant to be."""
     module, dot, name = text.rpartition(".")

@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._graph import RunOptions, run_options, save_partial
+from torchatlas.cli._graph import TargetRun, run_options, save_partial
 from torchatlas.cli._options import (
     THEIR_FAILURE,
     check_output,
     echo,
+    output_option,
     own_path,
     print_exception,
     process_rank,
@@ -47,12 +48,12 @@ class _OptionsThenTarget(click.Command):
     type=click.Choice(["stats", "all", "replay"]),
     help="Also keep a few numbers of every result, every result, or what torchatlas verify needs.",
 )
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save the graph (.atlas, .json ...).")
+@output_option("Save the graph (.atlas, .json ...).")
 @verb
 def command(
     target: str,
     arguments: tuple[str, ...],
-    run: RunOptions,
+    run: TargetRun,
     values: str | None,
     output: Path | None,
     as_json: bool,

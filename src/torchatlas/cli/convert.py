@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from torchatlas.cli._graph import GraphSource, RunOptions, run_options
-from torchatlas.cli._options import check_output, complete_files, echo, print_result, progress, verb
+from torchatlas.cli._graph import GraphSource, TargetRun, run_options
+from torchatlas.cli._options import check_output, complete_files, echo, output_option, print_result, progress, verb
 from torchatlas.export.ranks import missing_ranks, save_ranks
 from torchatlas.graph.formats import WRITERS
 
@@ -16,18 +16,12 @@ from torchatlas.graph.formats import WRITERS
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE|TARGET...", shell_complete=complete_files)
 @run_options
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path),
-    required=True,
-    help=f"What to write. The suffix chooses the format: {', '.join(WRITERS)}.",
-)
+@output_option(f"What to write. The suffix chooses the format: {', '.join(WRITERS)}.", required=True)
 @click.option("--per-rank", is_flag=True, help="Write a file for each rank, also where one file could hold them all.")
 @click.option("--no-details", is_flag=True, help="Of a .trace.json: leave out shapes, sources and FLOPs.")
 @verb
 def command(
-    files: tuple[str, ...], run: RunOptions, output: Path, per_rank: bool, no_details: bool, as_json: bool
+    files: tuple[str, ...], run: TargetRun, output: Path, per_rank: bool, no_details: bool, as_json: bool
 ) -> None:
     """Write graphs in another format.
 

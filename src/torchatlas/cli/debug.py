@@ -13,13 +13,11 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import echo, verb
+from torchatlas.cli._options import echo, script_command, verb
 from torchatlas.errors import InvalidInputError
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.argument("script")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+@script_command
 @click.option(
     "--command", "-c", "commands", multiple=True, metavar="COMMAND", help="Typed for you at first. Repeatable."
 )
@@ -38,9 +36,7 @@ def command(
     torchatlas debug --break nan train.py
     torchatlas debug -c "until 0.weight" -c grads -c run train.py
     """
-    target = _target.parse_target(script)
-    if not target.is_script:
-        raise InvalidInputError(f"{script} is no script; debug runs scripts: torchatlas debug train.py.")
+    target = _target.parse_script(script, "debug")
     if as_json:
         raise InvalidInputError("debug is a conversation, and has no --json. torchatlas doctor has one.")
     from torchatlas.autograd.check_arguments import counted

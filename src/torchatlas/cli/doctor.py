@@ -16,10 +16,10 @@ from torchatlas.cli._options import (
     echo,
     print_exception,
     print_json,
+    script_command,
     stdout_to_stderr,
     verb,
 )
-from torchatlas.errors import InvalidInputError
 
 EXIT_CODES = {"error": 3, "warning": 4}  # by the worst finding; notes alone are no reason to fail
 _READS_ARGUMENTS = re.compile(
@@ -35,9 +35,7 @@ def _list(context: click.Context) -> None:
     context.exit()
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.argument("script")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+@script_command
 @click.option("--only", multiple=True, metavar="KEY", help="Look for this fault only. Repeatable.")
 @click.option("--ignore", multiple=True, metavar="KEY", help="Do not look for this fault. Repeatable.")
 @click.option(
@@ -68,9 +66,7 @@ def command(
     """
     import torchatlas as atlas
 
-    target = _target.parse_target(script)
-    if not target.is_script:
-        raise InvalidInputError(f"{script} is no script; doctor runs scripts: torchatlas doctor train.py.")
+    target = _target.parse_script(script, "doctor")
     ended: BaseException | None = None
     with stdout_to_stderr(as_json), _target.program(target, arguments):
         visit = atlas.doctor(only=only or None, ignore=ignore)

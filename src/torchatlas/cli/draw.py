@@ -15,7 +15,7 @@ from click.core import ParameterSource
 import torchatlas as atlas
 from torchatlas.analysis.devices import device_named
 from torchatlas.cli._graph import GraphSource, graph_argument
-from torchatlas.cli._options import own_path, print_result, progress, verb
+from torchatlas.cli._options import output_option, own_path, print_result, progress, verb
 from torchatlas.errors import FileFormatError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import check_folder, suffix_of
@@ -39,9 +39,7 @@ _OF_DRAWINGS = ("size", "dpi", "theme", *_OF_PICTURES)  # and of no text for oth
 
 @click.command()
 @graph_argument
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="An .svg, .png, .pdf, .dot or .mmd.  [default: graph.png]"
-)
+@output_option("An .svg, .png, .pdf, .dot or .mmd.  [default: graph.png]")
 @click.option(
     "--size",
     default="",

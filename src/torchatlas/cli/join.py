@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from torchatlas.cli._graph import GraphSource, graph_argument
-from torchatlas.cli._options import check_output, echo, print_result, progress, verb
+from torchatlas.cli._options import check_output, echo, output_option, print_result, progress, verb
 from torchatlas.export.profile_join import join_profile
 
 
@@ -15,9 +15,7 @@ from torchatlas.export.profile_join import join_profile
 @graph_argument
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option("--step", type=int, metavar="N", help="The ProfilerStep to take.  [default: the last]")
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Write the graph with the device times (.atlas, .json ...)."
-)
+@output_option("Write the graph with the device times (.atlas, .json ...).")
 @verb
 def command(source: GraphSource, trace: Path, step: int | None, output: Path | None, as_json: bool) -> None:
     """Bring the kernel times of a profiler into a graph.

@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from torchatlas.cli._options import echo, print_json, print_result, print_styled, progress, verb
-from torchatlas.errors import FileFormatError, InvalidInputError
-from torchatlas.graph.formats import check_folder, suffix_of
+from torchatlas.cli._options import echo, output_option, print_json, print_result, print_styled, progress, verb
+from torchatlas.errors import InvalidInputError
 
 FAILED = 1
 
@@ -20,7 +19,7 @@ FAILED = 1
 @click.argument("lesson", required=False, metavar="[LESSON]")
 @click.option("--all", "through", is_flag=True, help="Run through without asking; without LESSON: every lesson.")
 @click.option("--page", is_flag=True, help="Only write the lesson's page of the viewer, and open it.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the page here (.html) and keep it.")
+@output_option("Write the page here (.html) and keep it.")
 @click.option("--no-browser", is_flag=True, help="Open no browser; print where the page is.")
 @click.option("--reset", is_flag=True, help="Forget that LESSON was done; without LESSON: all.")
 @verb
@@ -47,9 +46,9 @@ def command(
     torchatlas learn order-of-backward --page
     """
     from torchatlas.learn.catalogue import lesson_named
-    from torchatlas.learn.progress import Progress
+    from torchatlas.learn.lessons_done import LessonsDone
 
-    progress = Progress()
+    progress = LessonsDone()
     chosen = None if lesson is None else lesson_named(lesson)
     if reset:
         gone = progress.reset(None if chosen is None else chosen.name)
@@ -199,13 +198,11 @@ def _run_to_json(lesson: Any) -> None:
 
 
 def _write_page(lesson: Any, output: Path | None, no_browser: bool, as_json: bool) -> None:
+    from torchatlas.cli._page import check_page
     from torchatlas.learn.runner import undisturbed
     from torchatlas.render.viewer.browser import open_in_browser, redirecting_page
 
-    if output is not None:
-        if suffix_of(output) not in (".html", ".htm"):
-            raise FileFormatError(f"{output.name}: the viewer is a page; give it the suffix .html.")
-        check_folder(output)
+    check_page(output)
     with progress("writing the page"), undisturbed():
         written = _page_of(lesson, output)
     if written is None:
@@ -219,18 +216,12 @@ def _write_page(lesson: Any, output: Path | None, no_browser: bool, as_json: boo
 
 def _page_of(lesson: Any, output: Path | None) -> tuple[Path, str] | None:
     """Write a lesson's page. Where it is, and the link that opens it at the right moment; None if there is none."""
-    from torchatlas.files import replacing
+    from torchatlas.cli._page import write_page
     from torchatlas.learn.lesson_page import lesson_page
-    from torchatlas.render.viewer.browser import temporary_page
 
     page = lesson_page(lesson)
     if page is None:
         return None
-    if output is None:
-        path = temporary_page(page.data, lesson.name)
-    else:
-        path = output
-        with replacing(path) as file:
-            file.write(page.data)
+    path = write_page(page.data, output, lesson.name)
     address = path.resolve().as_uri()
     return path, f"{address}#{page.fragment}" if page.fragment else address

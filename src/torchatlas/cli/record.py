@@ -18,10 +18,10 @@ from torchatlas.cli._options import (
     own_path,
     print_exception,
     print_json,
+    script_command,
     stdout_to_stderr,
     verb,
 )
-from torchatlas.errors import InvalidInputError
 from torchatlas.interrupts import orderly_death
 from torchatlas.runs.run import Run
 
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from torchatlas.runs.run_recording import RunRecording
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.argument("script")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+@script_command
 @count_option("--every", "Record every Nth step.", 1, least=1)
 @count_option("--last", "How many of the last steps to keep in full.", 3)
 @click.option(
@@ -72,9 +70,7 @@ def command(
     """
     import torchatlas as atlas
 
-    target = _target.parse_target(script)
-    if not target.is_script:
-        raise InvalidInputError(f"{script} is no script; record runs scripts: torchatlas record train.py.")
+    target = _target.parse_script(script, "record")
     run = atlas.recording(every=every, last=last, keep=keep, gradients=gradients, path=own_path(out))
     ended: BaseException | None = None
     begun = False

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import allow_option, file_argument, print_result, progress, verb
+from torchatlas.cli._options import allow_option, file_argument, output_option, print_result, progress, verb
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
 from torchatlas.files import open_to_read
 from torchatlas.tables import text_lines, text_table
@@ -24,9 +24,7 @@ from torchatlas.units import format_seconds
 )
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Also show this node or module. Repeatable.")
 @click.option("--values", type=click.Path(path_type=Path), metavar="FILE", help="Save what nodes make as .safetensors.")
-@click.option(
-    "--output", type=click.Path(path_type=Path), metavar="FILE", help="Save what the model returns as .safetensors."
-)
+@output_option("Save what the model returns as .safetensors.")
 @click.option("--check-finite", is_flag=True, help="Stop at the first node that makes NaN or infinity, and name it.")
 @allow_option
 @verb

@@ -11,7 +11,7 @@ import click
 
 from torchatlas.analysis.cost import cost
 from torchatlas.cli import _target
-from torchatlas.cli._options import check_output, inputs_option, print_result, target_argument, verb
+from torchatlas.cli._options import check_output, inputs_option, output_option, print_result, target_argument, verb
 from torchatlas.tables import text_table
 from torchatlas.units import format_count
 
@@ -29,12 +29,7 @@ from torchatlas.units import format_count
 )
 @click.option("--follow", is_flag=True, help="If torch.export refuses: follow the path that these inputs take.")
 @click.option("--no-weights", is_flag=True, help="Leave the weights out of the file.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Save the model, to be run again (.atlas), or its graph (.json, .png ...).",
-)
+@output_option("Save the model, to be run again (.atlas), or its graph (.json, .png ...).")
 @verb
 def command(
     target: str,

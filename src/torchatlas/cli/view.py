@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 
-from torchatlas.cli._graph import GraphSource, RunOptions, run_options
-from torchatlas.cli._options import complete_files, device_option, echo, print_result, progress, verb
+from torchatlas.cli._graph import GraphSource, TargetRun, run_options
+from torchatlas.cli._options import complete_files, device_option, echo, output_option, print_result, progress, verb
+from torchatlas.cli._page import check_page, write_page
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
-from torchatlas.files import open_to_read, replacing
-from torchatlas.graph.formats import check_folder, suffix_of
-from torchatlas.render.viewer.browser import open_in_browser, redirecting_page, temporary_page
+from torchatlas.files import open_to_read
+from torchatlas.graph.formats import suffix_of
+from torchatlas.render.viewer.browser import open_in_browser, redirecting_page
 from torchatlas.render.viewer.captures import Captures
 from torchatlas.render.viewer.content import Viewed, page_of, viewed
 from torchatlas.render.viewer.server import CaptureServer
@@ -30,7 +31,7 @@ MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a b
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE|TARGET|FOLDER]...", shell_complete=complete_files)
 @run_options
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the page here (.html) and keep it.")
+@output_option("Write the page here (.html) and keep it.")
 @click.option(
     "--overlay",
     type=click.Path(path_type=Path),
@@ -43,7 +44,7 @@ MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a b
 @verb
 def command(
     files: tuple[str, ...],
-    run: RunOptions,
+    run: TargetRun,
     output: Path | None,
     overlay: Path | None,
     device: str | None,
@@ -68,7 +69,7 @@ def command(
     torchatlas view runs/
     torchatlas view run.atlas --step 120
     """
-    _check(output)
+    check_page(output)
     extras: dict[str, Any] = {"overlay": None if overlay is None else _numbers(overlay), "device": device}
     runs = [item for item in files if is_run(Path(item))]
     if runs:
@@ -92,11 +93,8 @@ def command(
         _serve(Captures([Path(item) for item in files], **extras), title or shown[0].name, no_browser, as_json)
         return
     with progress("writing the page"):
-        data = page_of(shown, title=title, **extras)
-        if output is None:
-            path = temporary_page(data, title or (shown[0].name if shown else "viewer"))
-        else:
-            path = _written(data, output)
+        name = title or (shown[0].name if shown else "viewer")
+        path = write_page(page_of(shown, title=title, **extras), output, name)
     opened = not no_browser and open_in_browser(path.resolve().as_uri())
     text = f"{'opened' if opened else 'written'}: {path}"
     print_result({"file": str(path), "graphs": len(shown), "opened": opened}, text, as_json)
@@ -105,14 +103,13 @@ def command(
 def _view_run(run: Run, output: Path | None, step: int | None, title: str, no_browser: bool, as_json: bool) -> None:
     with progress("writing the page"):
         number = shown_step(run, step)
-        data = run_page(run, step=number, title=title)
-        path = temporary_page(data, title or run.path.name) if output is None else _written(data, output)
+        path = write_page(run_page(run, step=number, title=title), output, title or run.path.name)
     opened = not no_browser and open_in_browser(path.resolve().as_uri())
     text = f"{'opened' if opened else 'written'}: {path}"
     print_result({"file": str(path), "steps": len(run), "shown": number, "opened": opened}, text, as_json)
 
 
-def _viewed(item: str, run: RunOptions, as_json: bool) -> list[Viewed]:
+def _viewed(item: str, run: TargetRun, as_json: bool) -> list[Viewed]:
     source = GraphSource(item, run)
     if source.is_target:
         gradients = bool(run.backward or run.optimizer) and not run.fake  # the viewer shows their norms
@@ -120,25 +117,6 @@ def _viewed(item: str, run: RunOptions, as_json: bool) -> list[Viewed]:
     if suffix_of(Path(item)) == ".html":
         return viewed(Path(item))  # which may hold two
     return viewed(source.graph("view", as_json), name=Path(item).name)
-
-
-def _check(output: Path | None) -> None:
-    """Refuse what could not be written before a model runs."""
-    if output is not None:
-        if suffix_of(output) not in (".html", ".htm"):
-            raise FileFormatError(f"{output.name}: the viewer is a page; give it the suffix .html.")
-        check_folder(output)
-
-
-def _written(data: bytes, path: Path) -> Path:
-    try:
-        with replacing(path) as file:
-            file.write(data)
-    except OSError as error:
-        if isinstance(error, FileSystemError):
-            raise
-        raise FileSystemError(f"Cannot write {path}: {error.strerror or error}.") from error
-    return path
 
 
 def _numbers(path: Path) -> dict[str, Any]:

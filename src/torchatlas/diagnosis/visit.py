@@ -154,15 +154,13 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self.history.close(error)
         self._state = "over"
         _RUNNING.discard(self)
-        self._op_events.without(self.diagnoses)
-        self.diagnoses, self._told_of = [], {}
+        self._go_on_without(self.diagnoses)
 
     def _leave_child(self) -> None:
         """In a process that was forked off: let it run as if nobody watched. What was found is its parent's."""
         self.history.leave_to_parent()
         self.left_to_parent, self._state, self.found, self.checks = True, "over", [], ()
-        self._op_events.without(self.diagnoses)
-        self.diagnoses, self._told_of = [], {}
+        self._go_on_without(self.diagnoses)
         self._open.close()
 
     # -- telling diagnoses of events -----------------------------------------------------------------------------------
@@ -189,10 +187,11 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         Without a diagnosis it is the visit itself that failed, and all of them may have missed something.
         """
         self.failures.append(OwnFailure(self.checks if diagnosis is None else diagnosis.keys, error))
-        gone = self.diagnoses if diagnosis is None else [diagnosis]
-        self.diagnoses = [each for each in self.diagnoses if each not in gone]
-        self._told_of = {}
+        self._go_on_without(self.diagnoses if diagnosis is None else [diagnosis])
+
+    def _go_on_without(self, gone: list[Diagnosis]) -> None:
         self._op_events.without(gone)
+        self.diagnoses, self._told_of = [each for each in self.diagnoses if each not in gone], {}
 
     def backward_ends(self, backward: BackwardPass, error: BaseException | None) -> None:
         self.tell("after_backward", backward, error)

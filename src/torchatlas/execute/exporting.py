@@ -30,7 +30,7 @@ from torchatlas.execute.free_sizes import Deadline, Size, first_line, freest
 from torchatlas.execute.program import Mode, Program, ProgramBuilder
 from torchatlas.inputs import advice, argument_names, bound_arguments, named_tensors
 from torchatlas.interrupts import bracketed
-from torchatlas.progress import Progress
+from torchatlas.progress_line import ProgressLine
 from torchatlas.torch_private import (
     functorch_depth,
     pytree,
@@ -58,7 +58,7 @@ def exported(
     *,
     budget_s: float,
     known: Mapping[Size, str],
-    progress: Progress,
+    progress: ProgressLine,
 ) -> Exported:
     """Export a model with as many free sizes as torch.export can solve for; `known` sizes are fixed without an attempt.
 
@@ -89,7 +89,7 @@ def exported(
 
 
 def _exported(
-    model: nn.Module, args: Any, kwargs: Any, shapes: Any, strict: bool, seconds: float, progress: Progress
+    model: nn.Module, args: Any, kwargs: Any, shapes: Any, strict: bool, seconds: float, progress: ProgressLine
 ) -> tuple[Any, tuple[str, ...]]:
     """Export once. Returns the program, and the attributes that forward assigns tensors to; restores all else."""
     parts = _parts(model)

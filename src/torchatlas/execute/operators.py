@@ -20,9 +20,9 @@ from torchatlas.operations import of
 from torchatlas.torch_private import OpOverload
 
 _CONSTANTS: dict[str, tuple[type, Callable[[str], Any]]] = {
-    "dtype": (torch.dtype, lambda name: getattr(torch, name, None)),
-    "layout": (torch.layout, lambda name: getattr(torch, name, None)),
-    "memory_format": (torch.memory_format, lambda name: getattr(torch, name, None)),
+    "dtype": (torch.dtype, vars(torch).get),  # getattr imports some modules of torch when it is asked for them
+    "layout": (torch.layout, vars(torch).get),
+    "memory_format": (torch.memory_format, vars(torch).get),
     "device": (torch.device, torch.device),
 }
 
@@ -89,9 +89,13 @@ def argument(item: Any, tensors: Sequence[Any] = (), generator: torch.Generator 
 
 def _constant(item: Constant, generator: torch.Generator | None) -> Any:
     if item.kind == "generator":
-        if generator is None:  # it was passed, and nothing was drawn from it
-            return torch.Generator(_constant(Constant("device", item.name), None))
-        return generator
+        if generator is not None:
+            return generator
+        device = _constant(Constant("device", item.name), None)
+        try:
+            return torch.Generator(device)  # it was passed, and nothing was drawn from it
+        except RuntimeError as error:
+            raise NotAvailableError(f"a generator of {item.name!r} cannot be made here: {error}") from error
     if item.kind in _CONSTANTS:
         kind, find = _CONSTANTS[item.kind]
         try:

@@ -25,6 +25,10 @@ LARGEST_SIZE = 2**47
 _UNBOUNDED = ("slice", "slice_backward", "slice_copy", "slice_scatter", "random_", "random", "randint")  # "to the end"
 # Kinds of arguments that torch also takes as numbers, with which it then looks up tables.
 _ENUMERATIONS = ("ScalarType", "Layout", "MemoryFormat", "QScheme")
+# Kernels believe the index tensors of compressed layouts, which torch.empty leaves as memory happens to be; views of
+# quantized tensors, and mkldnn's, end the process.
+_LAYOUTS = (torch.strided, torch.sparse_coo)
+_QUANTIZED = (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
 # Kernels that need nothing else but memory for every element: they ignore that a stride is 0.
 _DENSE = ("median", "nanmedian")
@@ -38,6 +42,8 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     """An operator as a function that checks what its kernel does not, and raises InvalidInputError."""
     name, packet = str(operator), operator._schema.name.partition("::")[2]
     precondition = _PRECONDITIONS.get(f"{operator.namespace}.{packet}")
+    if packet.startswith("_foreach_"):
+        precondition = _equal_lengths
     bounded, kernel = packet not in _UNBOUNDED, operator._op if type(operator) is OpOverload else operator
     returns_views = any(one.alias_info is not None for one in operator._schema.returns)
     needs_memory = packet in _DENSE or (precondition is not None and not returns_views)
@@ -51,8 +57,8 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
         for position, key in enumerations:
             if isinstance(args[position] if position < len(args) else kwargs.get(key), int):
                 raise InvalidInputError(f"{name} is not run: its argument {key} is a number.")
-        if bounded and (_too_large(args) or _too_large(kwargs.values())):
-            raise InvalidInputError(f"{name} is not run: a number among its arguments is no size of a tensor.")
+        if why := _unfit(args, bounded) or _unfit(kwargs.values(), bounded):
+            raise InvalidInputError(f"{name} is not run: {why}.")
         if precondition is not None:
             try:
                 precondition(_bound(operator, args, kwargs))
@@ -71,15 +77,24 @@ def _is_enumeration(argument: Any) -> bool:
     return str(argument.real_type).removeprefix("Optional[").removesuffix("]") in _ENUMERATIONS
 
 
-def _too_large(items: Any) -> bool:
+def _unfit(items: Any, bounded: bool) -> str:
+    """What no kernel is to see among arguments, in words; "" if there is nothing."""
     for item in items:
         kind = type(item)
         if kind is int:
-            if not -LARGEST_SIZE <= item <= LARGEST_SIZE:
-                return True
-        elif (kind is list or kind is tuple) and _too_large(item):
-            return True
-    return False
+            if bounded and not -LARGEST_SIZE <= item <= LARGEST_SIZE:
+                return "a number among its arguments is no size of a tensor"
+        elif kind is list or kind is tuple:
+            if why := _unfit(item, bounded):
+                return why
+        elif kind is torch.layout or isinstance(item, torch.Tensor):
+            if (layout := item if kind is torch.layout else item.layout) not in _LAYOUTS:
+                return f"a tensor of the layout {layout} is among its arguments or would be made"
+            if kind is not torch.layout and item.is_quantized:
+                return "a quantized tensor is among its arguments"
+        elif kind is torch.dtype and item in _QUANTIZED:
+            return f"it would make a tensor of {item}"
+    return ""
 
 
 def _run_with_outputs(kernel: Any, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -170,6 +185,12 @@ def _roomy(item: Any) -> Any:
     return room.as_strided(item.shape, item.stride())
 
 
+def _equal_lengths(a: Any) -> None:
+    """Where gradients are recorded, torch takes the elements of all lists before it compares how many they are."""
+    lists = [item for item in vars(a).values() if isinstance(item, (list, tuple))]
+    _need(len({len(item) for item in lists}) <= 1, "its lists are not of one length")
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +214,11 @@ def _empty_strided(a: Any) -> None:
 def _unfold_backward(a: Any) -> None:
     made = torch.empty(list(a.input_sizes), device="meta").unfold(a.dim, a.size, a.step)
     _shape("gradient", a.grad_in, made.shape)
+
+
+@_PRECONDITIONS.add("aten._chunk_cat")
+def _chunk_cat(a: Any) -> None:
+    _need(all(one.dim() for one in a.tensors), "a tensor without dimensions")
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -235,6 +261,11 @@ def _least_squares(a: Any) -> None:
     _need(a.driver != "gelss" or a.b.numel() or not a.self.numel(), "no right-hand side")  # LAPACK reads one
 
 
+@_PRECONDITIONS.add("aten.pdist")
+def _pdist(a: Any) -> None:
+    _need(a.self.numel(), "no elements")  # its backward kernel divides by their number
+
+
 @_PRECONDITIONS.add("aten.rrelu_with_noise", "aten.rrelu_with_noise_")
 def _rrelu(a: Any) -> None:
     _shape("noise", a.noise, a.self.shape)
@@ -255,7 +286,7 @@ def _batch_norm(a: Any) -> None:
     _need(a.input.dim() >= 1, "no channels")
     for name in ("weight", "bias", "running_mean", "running_var"):
         _shape(name, getattr(a, name, None), a.input.shape[1:2])
-    if not getattr(a, "training", True):
+    if not getattr(a, "training", False):  # some forms have statistics of the batch alone, or none of it
         _need(getattr(a, "running_mean", None) is not None and a.running_var is not None, "no running statistics")
 
 
@@ -560,6 +591,13 @@ def _nll_loss_backward(a: Any) -> None:
     _need(a.grad_output.numel() == (target.numel() if each else 1), "the gradient is not of the loss")
     _need(not each or a.grad_output.shape == a.target.shape, "the gradient is not of the loss")
     _need(a.total_weight.numel() == 1, "the total weight is not one number")
+
+
+@_PRECONDITIONS.add("aten.smooth_l1_loss_backward")
+def _smooth_l1_loss_backward(a: Any) -> None:
+    _need(
+        a.self.is_floating_point() and a.target.is_floating_point(), "whole numbers"
+    )  # divided by beta, which is 0 then
 
 
 # -- optimizers --------------------------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ _LONGEST = 10_000  # letters
 def condition(text: str) -> Any:
     """The code of a condition such as "L['x'].size()[0] == 2*L['y'].size()[0]"; anything else is refused.
 
-    >>> eval(condition("L['n'] % 2 == 0"), {"L": {"n": 6}})
+    >>> eval(condition("L['n'] % 2 == 0"), {"L": {"n": 6}, **NUMBERS_ONLY})
     True
     """
     try:
@@ -196,7 +196,7 @@ def condition(text: str) -> Any:
             raise ValueError(f"more than {_LONGEST} letters")
         tree = ast.parse(text, mode="eval")
         _check(tree)
-        return compile(tree, "<what export assumed>", "eval")
+        return compile(ast.fix_missing_locations(_OnNumbers().visit(tree)), "<what export assumed>", "eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise FileFormatError(f"its program is refused: {text[:80]!r} is no condition on sizes.") from error
 
@@ -239,6 +239,26 @@ def _owner(function: ast.expr) -> list[ast.expr]:
 def _check_all(nodes: Any) -> None:
     for node in nodes:
         _check(node)
+
+
+class _OnNumbers(ast.NodeTransformer):
+    """Lets arithmetic see numbers alone: Python repeats lists and formats strings with the same signs."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.BinOp:
+        self.generic_visit(node)
+        for side in ("left", "right"):
+            name = ast.Name("number", ast.Load())
+            setattr(node, side, ast.Call(name, [getattr(node, side)], []))
+        return node
+
+
+def _no_sequence(item: Any) -> Any:
+    if hasattr(item, "__len__"):
+        raise TypeError(f"sizes are computed from numbers, not from a {type(item).__name__}")
+    return item
+
+
+NUMBERS_ONLY = {"number": _no_sequence}  # a name that the code of a condition needs
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from torchatlas.execute.capture_fallback import Followed
 from torchatlas.execute.exporting import bound
 from torchatlas.execute.node_values import RunOptions, Taken, ValueObserver, check_runs_ops, cloned
 from torchatlas.execute.program import Failed, Program, Unreachable, part
+from torchatlas.execute.program_file import NUMBERS_ONLY
 from torchatlas.graph import Graph, GraphNode, Value
 from torchatlas.graph.module_outputs import output_nodes, without_output
 from torchatlas.torch_private import pytree
@@ -274,7 +275,7 @@ FROM_TWO = "it was traced for sizes from 2."
 
 def broken_guard(guards: list[tuple[str, Any]], arguments: dict[str, Any]) -> str | None:
     """The first assumption of export about sizes, made for the example, that does not hold for these inputs."""
-    names = {**SYMPY_INTERP, "L": arguments}
+    names = {**SYMPY_INTERP, **NUMBERS_ONLY, "L": arguments}
     for text, code in guards:
         try:
             holds = bool(eval(code, names))

@@ -16,7 +16,7 @@ from torchatlas.execute.exporting import compiled, exported
 from torchatlas.execute.free_sizes import Size, notes_of, why_fixed
 from torchatlas.execute.trace_variant import Variant, broken_guard, expected, guard_arguments
 from torchatlas.graph import Graph
-from torchatlas.progress import Progress
+from torchatlas.progress_line import ProgressLine
 from torchatlas.torch_private import FakeTensor, export_guards, pytree
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Tracer:
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], example: Call | None = None) -> Variant:
         """One trace. Its graph shows the sizes of `example`, where that differs from the inputs to trace with."""
-        with Progress(f"tracing {type(self._model).__name__}") as progress:
+        with ProgressLine(f"tracing {type(self._model).__name__}") as progress:
             made = exported(
                 self._model,
                 args,

@@ -21,6 +21,10 @@ _EVALUATE = "autograd::engine::evaluate_function: "
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "hip_runtime")
 _STEP = "ProfilerStep#"
+# Text packs to a twentieth or so, a bomb to a thousandth.
+MOST_EXPANSION = 100
+# Ops in ops; a few dozen are usual. To find the op of a kernel takes a step for each.
+MOST_NESTED = 1000
 _MOST_US = 2.0**53  # microseconds; a larger one is no time
 
 
@@ -158,11 +162,14 @@ def _text(path: Path) -> bytes:
         raise FileSystemError(f"Cannot read {path}: {error.strerror or error}.") from error
     if data[:2] == b"\x1f\x8b":
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        most = min(MOST_TRACE_BYTES, MOST_EXPANSION * len(data))
         try:
-            data = unpacker.decompress(data, MOST_TRACE_BYTES + 1)
+            data = unpacker.decompress(data, most + 1)
         except zlib.error as error:
             raise FileFormatError(f"{path}: it cannot be unpacked ({error}).") from error
-        if not unpacker.eof and len(data) <= MOST_TRACE_BYTES:
+        if most < len(data) <= MOST_TRACE_BYTES:
+            raise FileFormatError(f"{path}: it unpacks to more than {MOST_EXPANSION} times its size, as no trace does.")
+        if not unpacker.eof and len(data) <= most:
             raise FileFormatError(f"{path}: it ends in the middle of what was packed: the copy is not whole.")
     if len(data) > MOST_TRACE_BYTES:
         raise FileFormatError(
@@ -208,6 +215,8 @@ def _nest(trace: ProfilerTrace) -> None:
         stack = stacks.setdefault(op.thread, [])
         while stack and stack[-1].end_ns <= op.start_ns and op.end_ns > stack[-1].end_ns:
             stack.pop()
+        if len(stack) >= MOST_NESTED:
+            raise FileFormatError(f"{trace.path}: {quoted(op.name)} lies in more than {MOST_NESTED:,} other ops.")
         op.parent = stack[-1] if stack else None
         if op.name.startswith(_EVALUATE):
             op.backward_of = op.sequence

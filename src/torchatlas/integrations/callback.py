@@ -18,6 +18,7 @@ from torchatlas.argument_errors import explains_arguments
 from torchatlas.integrations.loggers import Sink, sinks_of
 from torchatlas.integrations.training_report import TrainingReport
 from torchatlas.integrations.training_watch import TrainingWatch, Wanted, warn
+from torchatlas.runs.framed_recording import FramedRunRecording
 from torchatlas.runs.journal import free_path
 
 # Watches that a callback began, each with the training that it watches.
@@ -116,13 +117,10 @@ class TrainingCallback:
             warn(f"this training is recorded to files alone: {type(error).__name__}: {error}")
             return []
 
-    def _begin_step(self, number: int | None = None) -> None:
-        if self.watch is not None and self.watch.running:
-            self.watch._frame.begin_step(number)
-
-    def _end_step(self) -> None:
-        if self.watch is not None and self.watch.running:
-            self.watch._frame.end_step()
+    @property
+    def _frame(self) -> FramedRunRecording | None:
+        """The recording that is told when steps begin and end; None while nothing is watched."""
+        return self.watch._frame if self.watch is not None and self.watch.running else None
 
     def _end(self, error: BaseException | None = None) -> None:
         if self._finalizer is not None:

@@ -31,19 +31,18 @@ class AtlasCallback(TrainingCallback, _lightning.Callback):  # type: ignore[misc
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a step, or go on with one: gradients are accumulated."""
-        if self.watch is not None and self.watch.running:
-            frame = self.watch._frame
+        if (frame := self._frame) is not None:
             frame.resume()
             frame.begin_step(self._first)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the step if an optimizer has stepped; else pause until the next batch: validation may come first."""
-        if self.watch is not None and self.watch.running:
-            frame = self.watch._frame
-            if frame.stepped:
-                frame.end_step()
-            else:
-                frame.pause()
+        if (frame := self._frame) is None:
+            return
+        if frame.stepped:
+            frame.end_step()
+        else:
+            frame.pause()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End the watch."""

@@ -46,11 +46,13 @@ class AtlasCallback(TrainingCallback, _transformers.TrainerCallback):  # type: i
         """Begin a step, of all batches whose gradients are accumulated."""
         if self.watch is not None and not self.watch.running:  # an exception, and the program goes on after it
             self._begin_watch()
-        self._begin_step(state.global_step)
+        if (frame := self._frame) is not None:
+            frame.begin_step(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the step."""
-        self._end_step()
+        if (frame := self._frame) is not None:
+            frame.end_step()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the watch."""

@@ -11,7 +11,7 @@ import numpy as np
 from torchatlas.graph.columns import Array
 from torchatlas.partition.unit_graph import Units
 
-_GAP = 2**20  # between neighbours at first; any number does, a larger one is used up later
+_GAP = 2**256  # between neighbours at first: as many moves to one spot as halve it, until all are numbered again
 
 
 class Groups:
@@ -106,8 +106,7 @@ class Groups:
 class MovableOrder:
     """The numbers 0 to count - 1 in an order that can be changed. `place[one] < place[other]` where one comes first.
 
-    Where the places of two neighbours leave none in between, those around them are numbered again, as few as leave
-    room in proportion to their count (Itai, Konheim and Rodeh 1981): a move takes log n steps on average.
+    A place is a number between those of the neighbours. Where two leave none in between, all are numbered again.
     """
 
     def __init__(self, count: int) -> None:
@@ -136,28 +135,18 @@ class MovableOrder:
         if right == self._tail:
             place[right] = place[left] + 2 * _GAP
         if place[right] - place[left] < 2:
-            self._make_room(left)
+            self._make_room()
         self._left[item], self._right[item] = left, right
         self._right[left] = self._left[right] = item
         place[item] = (place[left] + place[right]) // 2
 
-    def _make_room(self, around: int) -> None:
-        """Renumber the smallest range of places around an item that is wide enough for what it holds."""
-        place, width, count = self.place, 2, 1
-        first = last = around
-        while True:
-            low = place[around] // width * width
-            while self._left[first] != self._head and place[self._left[first]] >= low:
-                first, count = self._left[first], count + 1
-            while self._right[last] != self._tail and place[self._right[last]] < low + width:
-                last, count = self._right[last], count + 1
-            if 4 * count * count <= width:
-                break
-            width *= 2
-        item, step = first, width // count
-        for number in range(count):
-            place[item] = low + number * step
-            item = self._right[item]
+    def _make_room(self) -> None:
+        """Give all the first distance again."""
+        item, at = self._right[self._head], 0
+        while item != self._tail:
+            self.place[item] = at
+            item, at = self._right[item], at + _GAP
+        self.place[self._head], self.place[self._tail] = -_GAP, at
 
 
 def _walk(

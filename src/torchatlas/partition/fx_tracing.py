@@ -38,9 +38,11 @@ def traced_by_fx(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _compare(made: Made, expected: Made) -> None:
+    from torchatlas.inputs import same_bits
+
     if made[0] != expected[0]:
         raise CaptureError("torch.fx's graph returns another structure, or other types, than the model.")
-    if not all(same(one, other) for one, other in zip(made[1], expected[1], strict=True)):
+    if not all(same_bits(one, other) for one, other in zip(made[1], expected[1], strict=True)):
         raise CaptureError("torch.fx's graph returns other values than the model: something between its ops is lost.")
     if made[2] != expected[2]:
         raise CaptureError("torch.fx's graph has other gradients than the model: something between its ops is lost.")
@@ -78,17 +80,3 @@ def _made(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Made:
     ]
     roots = [starting_node(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     return structure, leaves, Counter(node.name() for node in reached(list(dict.fromkeys(roots))))
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two results are equal, to the bit."""
-    import torch
-
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return bool(one is other or one == other)
-    if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
-        return False
-    if one.layout is not torch.strided or one.is_quantized:
-        return bool(torch.equal(one, other))
-    bits = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
-    return torch.equal(*bits)

@@ -15,7 +15,6 @@ from torchatlas.analysis.autograd_bytes import only_for_backward
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.node_work import Counts, count
 from torchatlas.analysis.roofline import Roofline, roofline
-from torchatlas.analysis.symbolic_sizes import RAGGED
 from torchatlas.graph import EdgeKind, Graph, NodeKind, Role
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, ROLES, Array
 from torchatlas.operations.work import Operand
@@ -32,7 +31,11 @@ class Ledger:
     counts: Counts
     best: Roofline
     compute_s: Array  # per node, if no byte had to be moved
-    operands: list[Operand]  # per layout of the graph's table
+
+    @property
+    def operands(self) -> list[Operand]:
+        """Per layout of the graph's table."""
+        return self.counts.operands
 
     @cached_property
     def value_bytes(self) -> Array:
@@ -142,10 +145,8 @@ def ledger(graph: Graph, device: Device, sizes: Mapping[str, int] | None = None)
     """Count and time every op of a graph."""
     counts = count(graph, sizes)
     free = replace(device, bandwidth=np.inf, link=np.inf, overhead_s=0.0)
-    known = {**counts.sizes, RAGGED: 0}
-    operands = [Operand.of(layout, known) for layout in graph.tables.layouts]
     compute = np.nan_to_num(roofline(graph, counts, free).seconds)
-    return Ledger(graph, device, counts, roofline(graph, counts, device), compute, operands)
+    return Ledger(graph, device, counts, roofline(graph, counts, device), compute)
 
 
 @dataclass(frozen=True, eq=False)

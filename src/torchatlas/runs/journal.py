@@ -216,7 +216,7 @@ def _check_head(path: Path, data: bytes) -> None:
 def add_columns(path: Path, columns: dict[str, list[Number]], more: dict[str, list[Any]]) -> None:
     """Append the columns of further steps to a table; None where one of the two lacks a column."""
     lengths = {len(column) for column in more.values()}
-    if "number" not in more or len(lengths) != 1:
+    if not more.get("number") or len(lengths) != 1:
         raise FileFormatError(f"{path}: columns of steps that differ in length, or have no number.")
     before, count = len(columns.get("number", ())), lengths.pop()
     if before + count > MOST_STEPS:
@@ -228,7 +228,7 @@ def add_columns(path: Path, columns: dict[str, list[Number]], more: dict[str, li
     if len(columns) * (before + count) > MOST_NUMBERS:
         raise FileFormatError(f"{path}: more than {MOST_NUMBERS:,} numbers of steps.")
     for name, column in columns.items():
-        column += [_number(path, name, number) for number in more[name]] if name in more else [None] * count
+        column += _numbers(path, name, more[name]) if name in more else [None] * count
     numbers = columns["number"][max(before - 1, 0) :]
     for number, following in pairwise(numbers):
         if not isinstance(number, int) or not isinstance(following, int) or following <= number:
@@ -240,17 +240,26 @@ def add_columns(path: Path, columns: dict[str, list[Number]], more: dict[str, li
 _WHOLE = re.compile(r"number|structure|ops|finished|\w*(_ns|_bytes)(:.*)?", re.DOTALL)
 
 
-def _number(path: Path, name: str, item: Any) -> Number:
-    """A number of a column as it was before it was written."""
+def _numbers(path: Path, name: str, column: list[Any]) -> list[Number]:
+    """A column as it was before it was written."""
+    whole = _WHOLE.fullmatch(name) is not None
+    return [_number(path, name, whole, item) for item in column]
+
+
+def _number(path: Path, name: str, whole: bool, item: Any) -> Number:
     if item is None or isinstance(item, bool):
         return item
     if isinstance(item, str):
         if item not in _NOT_FINITE:
             raise FileFormatError(f"{path}: column {quoted(name)} holds {quoted(item)}, which is no number.")
         item = _NOT_FINITE[item]
-    if _WHOLE.fullmatch(name) and not (isinstance(item, int) and -1 <= item <= _MOST_NUMBER):
-        raise FileFormatError(f"{path}: column {quoted(name)} holds {item}, expected a whole number from 0 on.")
-    return float(item) if isinstance(item, int) and abs(item) > _MOST_NUMBER else item
+    if whole and not (isinstance(item, int) and -1 <= item <= _MOST_NUMBER):
+        raise FileFormatError(f"{path}: column {quoted(name)} holds {item:.20g}, expected a whole number from 0 on.")
+    try:
+        number: Number = float(item) if isinstance(item, int) and abs(item) > _MOST_NUMBER else item
+    except OverflowError as error:
+        raise FileFormatError(f"{path}: column {quoted(name)} holds a number that is too large.") from error
+    return number
 
 
 def kept_steps(folder: Path) -> list[int]:

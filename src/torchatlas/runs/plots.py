@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 KINDS = ("time", "modules", "memory", "loss", "gradients")
 _MOST_SERIES = 8
+_LARGEST = 1e300  # of a number on an axis: a little more, and arithmetic on it is infinite
+_LARGEST = 1e300  # of a number on an axis: a little more, and arithmetic on it is infinite
 _COLOURS = (
     OperationType.MATMUL,
     OperationType.CONVOLUTION,
@@ -198,8 +200,10 @@ def _lines(
     entries = [(line.colour, line.words) for line in series]
     top = legend(canvas, entries if len(entries) > 1 else [], HEADING)
     known = [value for line in series for value in line.known]
+    if any(abs(value) > _LARGEST for value in known):
+        raise AnalysisError(f"{title} goes beyond {_LARGEST:g} in this run, and no axis reaches there.")
     if log:
-        positive = [value for value in known if value > 0] or [1.0]
+        positive = [value for value in known if value > 1 / _LARGEST] or [1.0]
         span = log_span(min(positive), max(positive))
         ticks = log_ticks(*span, max(3, height // 70))
     else:
@@ -232,7 +236,7 @@ def _points(line: _Series, area: Area, across: Scale, side: Scale, log: bool) ->
     pairs = [
         (number, value)
         for number, value in zip(line.numbers, line.values, strict=True)
-        if value is not None and math.isfinite(value) and not (log and value <= 0)
+        if value is not None and math.isfinite(value) and not (log and value <= 1 / _LARGEST)
     ]
     points: list[Point] = []
     for a, b in _buckets(len(pairs), area.right - area.left):

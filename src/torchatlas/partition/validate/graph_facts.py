@@ -9,10 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from torchatlas.analysis.cost import CostReport, cost
-from torchatlas.analysis.symbolic_sizes import RAGGED
 from torchatlas.graph import EdgeKind, NodeKind, Role
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, ROLES
-from torchatlas.operations.work import Operand
 from torchatlas.partition.report import PartitionReport
 
 _WEIGHTS = {ROLES.index(role) for role in (Role.PARAMETER, Role.BUFFER, Role.CONSTANT)}
@@ -64,9 +62,8 @@ class GraphFacts:
 
     @cached_property
     def value_bytes(self) -> list[int]:
-        known = {**self.cost.sizes, RAGGED: 0}
-        sizes = [Operand.of(layout, known).bytes for layout in self.graph.tables.layouts]
-        return [sizes[layout] for layout in self.graph.columns["value_layout"].tolist()]
+        operands = self.cost.counts.operands
+        return [operands[layout].bytes for layout in self.graph.columns["value_layout"].tolist()]
 
     @cached_property
     def base(self) -> list[int]:
@@ -247,13 +244,12 @@ class GraphFacts:
     @property
     def parameters_read(self) -> int:
         """How many numbers of parameters the subgraphs read, each once."""
-        columns, layouts = self.graph.columns, self.graph.tables.layouts
-        known = {**self.cost.sizes, RAGGED: 0}
+        columns, operands = self.graph.columns, self.cost.counts.operands
         numels: dict[int, int] = {}
         for value in set().union(*self.weights):
             base = self.base[value]
             if columns["storage_role"][self.storage[base]] == ROLES.index(Role.PARAMETER):
-                numel = Operand.of(layouts[int(columns["value_layout"][base])], known).numel
+                numel = operands[int(columns["value_layout"][base])].numel
                 numels[self.storage[base]] = max(numels.get(self.storage[base], 0), numel)
         return sum(numels.values())
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchatlas.errors import InputMismatchError, NotAvailableError
-from torchatlas.partition.fx_tracing import left_alone, same
+from torchatlas.partition.fx_tracing import left_alone
 from torchatlas.partition.report import PartitionReport
 from torchatlas.partition.validate.checks import PartitionCheck
 from torchatlas.partition.validate.models import Example
@@ -75,6 +75,8 @@ def reassembled(report: PartitionReport, runs: Runs, model: Any) -> PartitionChe
 
     Those of a recorded run may refuse inputs that take another path, but not the one that was recorded.
     """
+    from torchatlas.inputs import same_bits
+
     name, refused = "put together", 0
     if len(runs) > 1 and all(_equal(other, runs[0][2]) for _, _, other in runs[1:]):
         return PartitionCheck(name, None, "vacuous: the model makes the same of two different inputs")
@@ -93,11 +95,13 @@ def reassembled(report: PartitionReport, runs: Runs, model: Any) -> PartitionChe
         if len(results) != len(expected):
             return PartitionCheck(name, False, f"{len(results)} results, {len(expected)} of the model")
         for number, (result, right) in enumerate(zip(results, expected, strict=True)):
-            if not same(result, right):
+            if not same_bits(result, right):
                 return PartitionCheck(name, False, f"result {number} is not the model's to the bit")
     detail = f"{len(runs[0][2]):,} results equal to the bit, for {len(runs) - refused} of {len(runs)} inputs"
     return PartitionCheck(name, True, detail + (f"; {refused} refused, on another path" if refused else ""))
 
 
 def _equal(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    from torchatlas.inputs import same_bits
+
+    return len(one) == len(other) and all(same_bits(a, b) for a, b in zip(one, other, strict=True))

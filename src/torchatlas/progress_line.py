@@ -11,7 +11,7 @@ from torchatlas.escapes import clean
 from torchatlas.interrupts import Bracket
 
 
-class Progress(Bracket["Progress"]):
+class ProgressLine(Bracket["ProgressLine"]):
     """Says what is being done, and for how long. Call `tick` often; from the first line on, it refreshes by itself."""
 
     PATIENCE_S = 2.0  # work that ends sooner needs no line
@@ -21,7 +21,7 @@ class Progress(Bracket["Progress"]):
         self._text = text
         self._patience_s = self.PATIENCE_S if patience_s is None else patience_s
 
-    def _begin(self) -> Progress:
+    def _begin(self) -> ProgressLine:
         self._stream = sys.stderr  # others may replace sys.stderr while the work runs
         self._since = time.monotonic() if self._stream is not None and self._stream.isatty() else None
         return self
@@ -37,12 +37,11 @@ class Progress(Bracket["Progress"]):
         if self._since is None or self._shown is not None or time.monotonic() - self._since < self._patience_s:
             return
         from rich.console import Console
-        from rich.progress import Progress as Line
-        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         # The program's own stdout and stderr stay as they are: what runs inside may look at them.
-        line = Line(
+        line = Progress(
             *columns,
             console=Console(file=self._stream),
             transient=True,
