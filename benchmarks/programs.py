@@ -34,6 +34,20 @@ def mlp() -> Step:
     return training_step(model, lambda model: model(x).pow(2).mean())
 
 
+def dropout_mlp() -> Step:
+    """Larger layers, and an optimizer that takes parameters one by one: more work in an op, and twice as many ops."""
+    model = nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    x = torch.randn(32, 784)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
 def lstm_loop(steps: int = 200) -> Step:
     x = torch.randn(steps, 4, 32)
 

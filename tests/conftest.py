@@ -8,7 +8,10 @@ from collections.abc import Iterator
 import children
 import pytest
 import torch
+from native_build import in_python
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+__all__ = ["in_python"]
 
 _EMPTY_CACHE = tempfile.TemporaryDirectory(prefix="torchatlas-cache-")
 

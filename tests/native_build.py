@@ -33,6 +33,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No native recorder, also where all tests use one: for those that count ops as a dispatch mode sees them.
+
+    docs/native.md lists what differs.
+    """
+    monkeypatch.setenv("TORCHATLAS_CACHE", str(tmp_path / "no-builds"))
+    build.forget()
+    yield
+    monkeypatch.undo()
+    build.forget()
+
+
+@pytest.fixture
 def native(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The native recorder is there, and so it is what recordings use."""
     monkeypatch.setenv("TORCHATLAS_CACHE", str(built))

@@ -28,6 +28,7 @@ SINCE = {  # what older versions cannot do: rows of docs/versions.md, where each
     "fake-collectives": (2, 11),
     "pipeline-integers": (2, 13),
     "trace-caught-errors": (2, 14),
+    "trace-forward-mode": (2, 13),
 }
 
 

@@ -46,18 +46,18 @@ class Witness(TorchDispatchMode):
     """Lists the ops that pass, the memory of the tensors they take, and the bytes that are alive after each.
 
     Memory counts if an op takes or makes it while the witness looks. What Python held `before` counts from the
-    beginning, the rest from when it is first seen.
+    beginning, the rest from when it is first seen. `fake` says that the program runs on fake tensors: in another
+    one they are what DTensor tries out, and are left out.
     """
 
-    def __init__(self, before: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(self, before: Iterable[torch.Tensor] = (), *, fake: bool = False) -> None:
         super().__init__()
         self.operations: list[str] = []
         self.taken: list[list[int]] = []  # per op: the storage of each tensor it was given
         self._sizes: list[dict[weakref.ref[Any], int]] = []  # per op
         self._storages: dict[int, weakref.ref[Any]] = {}
         self._met: set[weakref.ref[Any]] = set()
-        before = list(before)
-        self._fake = any(isinstance(tensor, FakeTensor) for tensor in before)  # else those are what DTensor tries out
+        self._fake = fake
         for tensor in before:
             self._reference(tensor)
 

@@ -81,6 +81,7 @@ def nothing_compiled() -> Iterator[None]:
 
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.usefixtures("in_python")
 def test_a_compiled_step_is_the_step(backend: str, warm: bool) -> None:
     def run(around: Any, compiled: bool = True) -> tuple[Any, list[Any]]:
         torch._dynamo.reset()
@@ -379,6 +380,7 @@ def test_a_compiled_graph_that_raises_is_the_op_that_failed() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.(script|trace|trace_method)` is deprecated")
 @pytest.mark.parametrize("how", ["script", "trace"])
+@pytest.mark.usefixtures("in_python")
 def test_the_ops_of_torchscript_belong_to_the_module_that_was_called(how: str) -> None:
     class Around(nn.Module):
         def __init__(self) -> None:
@@ -439,6 +441,7 @@ def test_a_graph_module_calls_its_modules() -> None:
     assert not {INLINED, SCRIPTED} & set(graph.notes)
 
 
+@pytest.mark.usefixtures("in_python")
 def test_an_exported_program_runs_flat() -> None:
     model, x = built()
     exported = torch.export.export(model.eval(), (x,)).module()
@@ -489,6 +492,7 @@ def transformed() -> Any:
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @pytest.mark.parametrize("run", [branch, loop, scanned, associated, attention, transformed])
+@pytest.mark.usefixtures("in_python")
 def test_higher_order_operators(run: Callable[[], Any]) -> None:
     alone = content(seeded(run))
     with Witness() as witness:

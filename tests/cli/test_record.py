@@ -99,6 +99,7 @@ def test_a_script_and_what_can_be_asked_then() -> None:
         ("--interrupt", 130, "failed"),
     ],
 )
+@pytest.mark.usefixtures("in_python")
 def test_it_ends_as_it_ends_alone(argument: str, code: int, ended: str) -> None:
     result = record("train.py", argument)
     assert result.exit_code == code

@@ -34,6 +34,8 @@ REFUSED = {
 }
 if version_can("trace-caught-errors"):
     del REFUSED["swallowed_error"]
+if not version_can("trace-forward-mode"):
+    REFUSED["forward_mode"] = "cannot trace DirectionalDerivative"
 MODULES = [specimen for specimen in ZOO if isinstance(specimen.build()[0], nn.Module)]
 TRACED = [specimen for specimen in MODULES if specimen.name not in REFUSED]
 NOT_EXACT = {"transformer_layer_fast_path"}  # the fused kernel is not traced; a note says so

@@ -70,5 +70,5 @@ def test_a_graph_whose_sizes_are_unknown_says_what_is_left_out(tmp_path: Path) -
     graph = SOURCES["export"]()
     graph = Graph(graph.columns, graph.tables, source="export")  # without metadata: nobody knows what s0 was
     found = read(graph.save(tmp_path / "graph.graphml"))
-    assert "FLOPs and bytes of the nodes are left out" in found.graph["notes"]
+    assert "FLOPs and bytes are left out" in found.graph["notes"]
     assert all("flops" not in data for _, data in found.nodes(data=True))

@@ -86,8 +86,7 @@ def test_the_doctor_says_what_it_found() -> None:
 def test_the_doctor_may_change_recordings_while_a_step_is_recorded(
     recorder: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    if recorder == "native":
-        request.getfixturevalue("native")
+    request.getfixturevalue("native" if recorder == "native" else "in_python")
     monkeypatch.setattr("torchatlas.diagnosis.history._MOST_OPS", 100)
     monkeypatch.setattr("torchatlas.diagnosis.history._FEWEST_STEPS", 1)
     model, optimizer, step = trained()

@@ -319,9 +319,8 @@ def test_levels_open_from_the_outside_in() -> None:
     graph = atlas.capture(model, torch.zeros(1, 4))
     titles = {most: [shown(node["label"]) for node in check(graph, most).all_nodes().values()] for most in (4, 5, 6, 7)}
     assert [title[0] for title in titles[4]].count("+") == 2
-    assert [title[0] for title in titles[5]].count("+") == 1, "room for the smaller one alone"
+    assert [title[0] for title in titles[5]].count("+") == 2, "the smaller one does not come before the larger"
     assert [title[0] for title in titles[6]].count("+") == 1, "the larger one fits alone"
-    assert any(title.startswith("GELU") for title in titles[5])
     assert any(title.startswith("Tanh") for title in titles[6])
     assert [title[0] for title in titles[7]].count("+") == 0
 

@@ -132,6 +132,7 @@ def test_gradients_of_a_closure_are_measured_when_it_has_run() -> None:
     assert loaded(run.path).steps["gradient_norm"][0] == pytest.approx(norm)
 
 
+@pytest.mark.usefixtures("in_python")
 def test_between_recorded_steps_nothing_is_left_but_two_hooks() -> None:
     model, _, step = trained()
     alone, seen = world(), []
@@ -307,6 +308,7 @@ def test_a_loss_that_is_not_finite_stays() -> None:
     assert "loss is nan" in str(found.odd())
 
 
+@pytest.mark.usefixtures("in_python")
 def test_an_exception_leaves_the_step_that_raised() -> None:
     model, _, step = trained()
 
@@ -438,6 +440,7 @@ def test_the_program_computes_what_it_computes_alone(every: int) -> None:
     assert all(map(torch.equal, alone, beside))
 
 
+@pytest.mark.usefixtures("in_python")
 def test_modes_and_recordings_of_the_program_may_span_steps() -> None:
     model, _, step = trained()
     with FlopCounterMode(display=False) as alone:

@@ -147,3 +147,28 @@ def test_paper_is_white(page_of, vanishing: Graph) -> None:
     assert page.evaluate(corner) == [255, 255, 255, 255]
     page.emulate_media(media="screen")
     page.wait_for_selector('html[style*="color-scheme: dark"]', state="attached")
+
+
+def test_a_training_loop_opens_with_a_module_and_from_the_left_of_its_iteration(page_of) -> None:
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU())))
+    averages = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = torch.optim.AdamW(model.parameters())
+    with atlas.recording(model) as rec:
+        for _ in range(3):
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                for average, parameter in zip(averages, model.parameters(), strict=True):
+                    average.lerp_(parameter, 0.1)
+    page = page_of(rec.graph, viewport={"width": 1100, "height": 800})
+    kinds, left = page.evaluate(
+        """() => {
+            const { app, shell } = torchatlas, { left, scale } = shell.graph.view;
+            const open = app.scene.frames.filter(f => f.open);
+            const iteration = open.find(f => f.item.kind === "iteration");
+            return [open.map(f => f.item.kind), iteration && left + iteration.x * scale];
+        }"""
+    )
+    assert "module" in kinds
+    assert left >= 0

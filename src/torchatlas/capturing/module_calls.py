@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -144,7 +144,7 @@ class Watch:
             self._others.append(("named", path, number))
             self.owners.append(Owner(lambda: None, kind, path, 0))
         # A tracer leaves only the shell of the modules that it went into
-        self.owners[number] = replace(self.owners[number], type=kind)
+        self.owners[number] = self.owners[number]._replace(type=kind)
         return self._call(number, outer)
 
     def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any:

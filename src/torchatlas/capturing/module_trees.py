@@ -2,17 +2,18 @@
 
 Walking a tree takes as long as recording many small ops, and most trees are as they were in the step before. So a run
 hands its trees on from step to step. Whoever uses one asks each time if it is still the same: modules and tensors may
-come, go and be replaced at any moment. That is compared for all modules at once, in loops that run in C.
+come, go and be replaced at any moment. That is compared for all modules at once, in loops that run in C. What only a
+graph or a run asks for, names and owners, is made when it is asked for: most recordings of one step come before both.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from itertools import chain, compress
+from functools import cached_property
+from itertools import chain, compress, repeat
 from operator import attrgetter, call, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,10 +23,10 @@ _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
 _NO_TENSORS = frozenset({type(None), bool, int, float, str, tuple, list, dict})
 _MODULES, _PARAMETERS, _BUFFERS = map(itemgetter, ("_modules", "_parameters", "_buffers"))
 _ATTRIBUTES = attrgetter("__dict__")
+_COUNTS, _KEYS = 3, 4  # of what `_look` sees: how many parameters, then buffers, each module holds, and their names
 
 
-@dataclass(slots=True, frozen=True)
-class Owner:
+class Owner(NamedTuple):  # of which a recording makes one per module: quicker to make than a frozen dataclass
     """A module or optimizer that was called. `path` is relative to `root`, the owner whose tree it belongs to."""
 
     reference: Callable[[], Any]  # weak
@@ -45,28 +46,44 @@ class ModuleTree:
         self.references: list[Callable[[], Any]] = [weakref.ref(module) for _, module in modules]
         self.kinds: list[type] = [type(module) for _, module in modules]
         self.positions = {id(module): position for position, (_, module) in enumerate(modules)}
-        self.signature = hash(tuple((path, kind.__name__) for path, kind in zip(self.paths, self.kinds, strict=True)))
-        self.replicas = [weakref.ref(module) for _, module in modules if isinstance(module, DistributedDataParallel)]
-        self._owners = self._make_owners(0)
-        scripted = any(isinstance(module, torch.jit.ScriptModule) for _, module in modules)
+        replicas = {kind for kind in {*self.kinds} if issubclass(kind, DistributedDataParallel)}
+        self.replicas = [weakref.ref(module) for _, module in modules if type(module) in replicas]
+        scripted = any(issubclass(kind, torch.jit.ScriptModule) for kind in {*self.kinds})
         self._attributes: Callable[[nn.Module], dict[str, Any]] = _attributes_of if scripted else _ATTRIBUTES
         attributes = [self._attributes(module) for _, module in modules]
         self._seen, tensors = _look(attributes)
         self._is_there = [tensor is not None for tensor in tensors]  # a layer without a bias has None in its place
         self._all_there = all(self._is_there)
-        roles: list[str] = []
-        names: list[str] = []
-        for role, group in (("parameter", _PARAMETERS), ("buffer", _BUFFERS)):
-            for path, held in zip(self.paths, map(group, attributes), strict=True):
-                roles += [role] * len(held)
-                names += [f"{path}.{name}" if path else name for name in held]
-        self.roles, self.names = [*compress(roles, self._is_there)], [*compress(names, self._is_there)]  # of `held`
         own = [(at, key) for at, held in enumerate(attributes) for key in held if key not in _STANDARD]
         self._own = [at for at, _ in own], [key for _, key in own]  # attributes that not every module has: module, key
 
+    @cached_property
+    def signature(self) -> int:
+        """Equal for trees of modules of the same classes under the same paths."""
+        return hash(tuple((path, kind.__name__) for path, kind in zip(self.paths, self.kinds, strict=True)))
+
+    @cached_property
+    def roles(self) -> list[str]:
+        """Of what `held` returns: parameter or buffer."""
+        counts = self._seen[_COUNTS]
+        middle = sum(counts[: len(self.paths)])
+        roles = ["parameter"] * middle + ["buffer"] * (len(self._is_there) - middle)
+        return [*compress(roles, self._is_there)]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of what `held` returns: the path of the module and the name in it."""
+        paths = chain.from_iterable(map(repeat, [*self.paths, *self.paths], self._seen[_COUNTS]))
+        found = zip(paths, self._seen[_KEYS], strict=True)
+        return [*compress([f"{path}.{name}" if path else name for path, name in found], self._is_there)]
+
     def owners(self, root: int) -> list[Owner]:
         """The modules as owners; `root` is the number of the first."""
-        return self._make_owners(root) if root else self._owners
+        return self._first_owners if root == 0 else self._make_owners(root)
+
+    @cached_property
+    def _first_owners(self) -> list[Owner]:
+        return self._make_owners(0)
 
     def _make_owners(self, root: int) -> list[Owner]:
         found = zip(self.references, self.kinds, self.paths, strict=True)

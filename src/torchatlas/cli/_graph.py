@@ -44,7 +44,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
         repeat: int,
         **others: Any,
     ) -> Any:
-        return function(run=RunOptions(inputs, backward, optimizer, fake, warmup, repeat), **others)
+        return function(run=TargetRun(inputs, backward, optimizer, fake, warmup, repeat), **others)
 
     return _documented(call, function)
 
@@ -54,7 +54,7 @@ def graph_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.argument("file", metavar="FILE|TARGET", shell_complete=complete_files)
     @run_options
-    def call(file: str, run: RunOptions, **others: Any) -> Any:
+    def call(file: str, run: TargetRun, **others: Any) -> Any:
         return function(source=GraphSource(file, run), **others)
 
     return _documented(call, function)
@@ -68,7 +68,7 @@ def _documented(call: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class TargetRun:
     """The options that say how a TARGET is run."""
 
     inputs: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class GraphSource:
     """FILE|TARGET, and how to run a TARGET."""
 
     text: str
-    run: RunOptions
+    run: TargetRun
 
     @property
     def is_target(self) -> bool:

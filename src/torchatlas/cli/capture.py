@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._graph import RunOptions, run_options, save_partial
+from torchatlas.cli._graph import TargetRun, run_options, save_partial
 from torchatlas.cli._options import (
     THEIR_FAILURE,
     check_output,
@@ -53,7 +53,7 @@ class _OptionsThenTarget(click.Command):
 def command(
     target: str,
     arguments: tuple[str, ...],
-    run: RunOptions,
+    run: TargetRun,
     values: str | None,
     output: Path | None,
     as_json: bool,

@@ -9,7 +9,7 @@ import click
 
 from torchatlas.analysis.diff import compare, comparison_text
 from torchatlas.analysis.fail_on import parse_condition
-from torchatlas.cli._graph import GraphSource, RunOptions, run_options
+from torchatlas.cli._graph import GraphSource, TargetRun, run_options
 from torchatlas.cli._options import complete_files, count_option, echo, old_option, print_result, progress, verb
 from torchatlas.errors import InvalidInputError
 
@@ -31,7 +31,7 @@ VIOLATED = 3
 @click.option("--markdown", is_flag=True, help="Print a summary for a pull request, in Markdown.")
 @verb
 def command(
-    before: str, after: str, run: RunOptions, top: int, fail_on: tuple[str, ...], markdown: bool, as_json: bool
+    before: str, after: str, run: TargetRun, top: int, fail_on: tuple[str, ...], markdown: bool, as_json: bool
 ) -> None:
     """Print what is different between two graphs.
 
@@ -57,7 +57,7 @@ def command(
         parse_condition(condition)
     sources = [GraphSource(before, run), GraphSource(after, run)]
     if any(source.is_target for source in sources):  # the options are for that one, and not for a file beside it
-        sources = [source if source.is_target else GraphSource(source.text, RunOptions()) for source in sources]
+        sources = [source if source.is_target else GraphSource(source.text, TargetRun()) for source in sources]
     graphs = [source.graph("compare", as_json) for source in sources]
     with progress(f"comparing {before} and {after}"):
         comparison = compare(*graphs)

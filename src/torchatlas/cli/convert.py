@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from torchatlas.cli._graph import GraphSource, RunOptions, run_options
+from torchatlas.cli._graph import GraphSource, TargetRun, run_options
 from torchatlas.cli._options import check_output, complete_files, echo, output_option, print_result, progress, verb
 from torchatlas.export.ranks import missing_ranks, save_ranks
 from torchatlas.graph.formats import WRITERS
@@ -21,7 +21,7 @@ from torchatlas.graph.formats import WRITERS
 @click.option("--no-details", is_flag=True, help="Of a .trace.json: leave out shapes, sources and FLOPs.")
 @verb
 def command(
-    files: tuple[str, ...], run: RunOptions, output: Path, per_rank: bool, no_details: bool, as_json: bool
+    files: tuple[str, ...], run: TargetRun, output: Path, per_rank: bool, no_details: bool, as_json: bool
 ) -> None:
     """Write graphs in another format.
 

@@ -46,9 +46,9 @@ def command(
     torchatlas learn order-of-backward --page
     """
     from torchatlas.learn.catalogue import lesson_named
-    from torchatlas.learn.progress import Progress
+    from torchatlas.learn.lessons_done import LessonsDone
 
-    progress = Progress()
+    progress = LessonsDone()
     chosen = None if lesson is None else lesson_named(lesson)
     if reset:
         gone = progress.reset(None if chosen is None else chosen.name)

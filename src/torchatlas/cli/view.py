@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from torchatlas.cli._graph import GraphSource, RunOptions, run_options
+from torchatlas.cli._graph import GraphSource, TargetRun, run_options
 from torchatlas.cli._options import complete_files, device_option, echo, output_option, print_result, progress, verb
 from torchatlas.cli._page import check_page, write_page
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
@@ -44,7 +44,7 @@ MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a b
 @verb
 def command(
     files: tuple[str, ...],
-    run: RunOptions,
+    run: TargetRun,
     output: Path | None,
     overlay: Path | None,
     device: str | None,
@@ -109,7 +109,7 @@ def _view_run(run: Run, output: Path | None, step: int | None, title: str, no_br
     print_result({"file": str(path), "steps": len(run), "shown": number, "opened": opened}, text, as_json)
 
 
-def _viewed(item: str, run: RunOptions, as_json: bool) -> list[Viewed]:
+def _viewed(item: str, run: TargetRun, as_json: bool) -> list[Viewed]:
     source = GraphSource(item, run)
     if source.is_target:
         gradients = bool(run.backward or run.optimizer) and not run.fake  # the viewer shows their norms

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchatlas.escapes import encodable
-from torchatlas.export.timeline import known_work, profiler_name
+from torchatlas.export.node_fields import work_of
+from torchatlas.export.timeline import profiler_name
 from torchatlas.files import replacing
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, GraphNode, OperationType
@@ -46,20 +47,20 @@ _COLLECTIVES = {
 def save_chakra(graph: Graph, path: Path, *, order_as_data: bool = False) -> None:
     """Write the trace. `order_as_data` is for simulators that obey data_deps only."""
     with replacing(path) as file, collection_paused():
-        work, problem = known_work(graph)
+        work, problem = work_of(graph)
         file.write(_delimited(_metadata(graph, problem)))
         for node in _nodes(graph, work, order_as_data):
             file.write(_delimited(node))
 
 
-def _metadata(graph: Graph, problem: str | None) -> bytes:
+def _metadata(graph: Graph, problem: str) -> bytes:
     facts: dict[str, Any] = {"schema": SCHEMA, "exporter": "torchatlas", "torch": str(graph.metadata.get("torch", ""))}
     for name in ("rank", "world_size"):
         if name in graph.metadata:
             facts[name] = int(graph.metadata[name])
     measured = graph.measured()
     facts["time"] = "none of the ops was timed" if measured is None else str(measured)
-    facts["notes"] = "\n".join([*graph.notes, *([] if problem is None else [problem])])
+    facts["notes"] = "\n".join([*graph.notes, *filter(None, [problem])])
     return _text(1, SCHEMA) + b"".join(_attribute(2, name, fact) for name, fact in facts.items())
 
 

@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 
 from torchatlas.escapes import encodable
+from torchatlas.export.node_fields import work_of
 from torchatlas.export.ranks import missing_ranks, ranks_of
-from torchatlas.export.timeline import OpTimeline, Span, known_work, spans, timeline
+from torchatlas.export.timeline import OpTimeline, Span, spans, timeline
 from torchatlas.files import replacing
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph
@@ -94,7 +95,7 @@ class _Process:
     def __init__(self, line: OpTimeline, rank: int, flows: Iterator[int], details: bool) -> None:
         self.line, self.rank, self.flows = line, rank, flows
         self.arguments = _Arguments(line, details)
-        self.notes = line.notes + ([] if self.arguments.problem is None else [self.arguments.problem])
+        self.notes = line.notes + [self.arguments.problem] * bool(self.arguments.problem)
 
     def events(self) -> Iterator[Event]:
         yield from self._names()
@@ -151,7 +152,7 @@ class _Arguments:
     def __init__(self, line: OpTimeline, details: bool) -> None:
         graph = line.graph
         columns, tables = graph.columns, graph.tables
-        self.details, self.modules, self.problem = details, tables.modules, None
+        self.details, self.modules, self.problem = details, tables.modules, ""
         self.names = graph.index.names()
         self.phases = [str(PHASES[phase]) for phase in columns["node_phase"].tolist()]
         self.sequence = columns["node_sequence_nr"].tolist()
@@ -164,7 +165,7 @@ class _Arguments:
         self.bounds = {side: list(itertools.pairwise(columns[f"{side}_ptr"].tolist())) for side in ("input", "output")}
         self.sources = [encodable(f"{one.file}:{one.line}") for one in tables.sources]
         self.source = columns["node_source"].tolist()
-        work, self.problem = known_work(graph)
+        work, self.problem = work_of(graph)
         unknown = [-1] * len(graph)
         self.flops = unknown if work is None else work.flops.tolist()
         self.other = unknown if work is None else work.elementwise_flops.tolist()

@@ -16,10 +16,10 @@ import numpy as np
 
 from torchatlas.escapes import encodable
 from torchatlas.export.namespaces import Place, places
-from torchatlas.export.node_fields import work_of
+from torchatlas.export.node_fields import edges_by_target, work_of
 from torchatlas.files import replacing
 from torchatlas.graph import EdgeKind, Graph, NodeKind
-from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Array, Layout
+from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout
 from torchatlas.graph.formats import WRITERS
 from torchatlas.graph.names import origin, short_name
 from torchatlas.graph.timing import Measured
@@ -94,7 +94,7 @@ def graph_nodes(graph: Graph) -> Iterator[dict[str, Any]]:
     distinct, place = places(graph)
     spaces = [namespace(one) for one in distinct]
     tensors, described = [_tensor(layout) for layout in tables.layouts], _Described(graph)
-    edges, ends = _data_edges(graph)
+    edges = edges_by_target(graph, data=True)
     made, layout = columns["output_value"], np.append(columns["value_layout"], -1)
     op = KINDS.index(NodeKind.OP)
     labels = [encodable(_short(operation.name)) for operation in tables.operations]
@@ -112,7 +112,7 @@ def graph_nodes(graph: Graph) -> Iterator[dict[str, Any]]:
                     "sourceNodeOutputId": str(max(output, 0)),
                     "targetNodeInputId": str(max(slot, 0)),
                 }
-                for source, output, slot in edges[ends[node] : ends[node + 1]].tolist()
+                for source, output, slot in edges[node].tolist()
             ],
             "outputsMetadata": [
                 {"id": str(at), "attrs": tensors[row]} for at, row in enumerate(outputs) if row >= 0
@@ -136,16 +136,6 @@ def _short(operation: str) -> str:
 def _tensor(layout: Layout) -> list[dict[str, str]]:
     shape = f"{layout.dtype}[{','.join(map(str, layout.shape))}]"
     return [{"key": "tensor_shape", "value": encodable(shape)}, {"key": "device", "value": encodable(layout.device)}]
-
-
-def _data_edges(graph: Graph) -> tuple[Array, Array]:
-    """Source, output and input slot of all data edges, by target, and where those of each target begin."""
-    columns = graph.columns
-    data = np.flatnonzero(columns["edge_kind"] == _DATA)
-    data = data[np.argsort(columns["edge_target"][data], kind="stable")]
-    rows = np.stack([columns[f"edge_{name}"][data] for name in ("source", "output_index", "input_index")], axis=1)
-    counts = np.bincount(columns["edge_target"][data], minlength=len(graph))
-    return rows, np.append(0, np.cumsum(counts))
 
 
 class _Described:

@@ -11,7 +11,7 @@ import numpy as np
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import encodable
 from torchatlas.export.node_table import node_columns
-from torchatlas.graph import Graph
+from torchatlas.graph import EdgeKind, Graph
 from torchatlas.graph.columns import EDGE_KINDS, Array, Layout
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ class Field:
 
 
 def work_of(graph: Graph) -> tuple[Counts | None, str]:
-    """The work of every node; or None, and why it cannot be counted."""
+    """The work of every node; or None, and why not: a symbolic size, say, whose example was not kept."""
     from torchatlas.analysis.node_work import count  # all formulas: not before they are needed
 
     try:
         return count(graph), ""
     except (AnalysisError, InvalidInputError) as error:
-        return None, f"FLOPs and bytes of the nodes are left out: {error}"
+        return None, encodable(f"FLOPs and bytes are left out: {error}")
 
 
 def node_fields(graph: Graph) -> tuple[list[Field], str]:
@@ -85,6 +85,16 @@ def edge_fields(graph: Graph) -> list[Field]:
         Field("dtype", False, [None if at < 0 else dtypes[at] for at in row]),
         Field("bytes", True, [None if at < 0 else sizes[at] for at in row]),
     ]
+
+
+def edges_by_target(graph: Graph, *, data: bool) -> list[Array]:
+    """Per node the edges that enter it, of data or of order: rows of source, output index, input index."""
+    columns = graph.columns
+    chosen = np.flatnonzero((columns["edge_kind"] == EDGE_KINDS.index(EdgeKind.DATA)) == data)
+    chosen = chosen[np.argsort(columns["edge_target"][chosen], kind="stable")]
+    rows = np.stack([columns[f"edge_{name}"][chosen] for name in ("source", "output_index", "input_index")], axis=1)
+    ends = np.cumsum(np.bincount(columns["edge_target"][chosen], minlength=len(graph)))
+    return np.split(rows, ends[:-1]) if len(graph) else []
 
 
 def _first_outputs(graph: Graph) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from torchatlas.errors import FileFormatError
 from torchatlas.escapes import encodable
-from torchatlas.export.node_fields import node_fields
+from torchatlas.export.node_fields import edges_by_target, node_fields
 from torchatlas.files import replacing
 from torchatlas.graph import EdgeKind, Graph, NodeKind
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, Array, Layout
@@ -89,7 +89,7 @@ class _Model:
         for domain in sorted({domain for domain, _, _ in operations}):
             self.model.opset_import.add(domain=domain, version=1)
         self.model.opset_import.add(domain="", version=20)
-        waits, edges = _edges_by_target(graph, data=False), _edges_by_target(graph, data=True)
+        waits, edges = edges_by_target(graph, data=False), edges_by_target(graph, data=True)
         of_node, kinds = graph.columns["node_operation"].tolist(), graph.columns["node_kind"].tolist()
         returned: dict[str, int] = {}
         for node, kind in enumerate(kinds):
@@ -209,16 +209,6 @@ def _tensor_names(graph: Graph, names: list[str]) -> list[list[str]]:
         [name] if made == 1 else [f"{name}:{at}" for at in range(made)]
         for name, made in zip(names, count.tolist(), strict=True)
     ]
-
-
-def _edges_by_target(graph: Graph, data: bool) -> list[Array]:
-    """Per node the edges that enter it: source, output index, input index."""
-    columns = graph.columns
-    chosen = np.flatnonzero((columns["edge_kind"] == _DATA) == data)
-    chosen = chosen[np.argsort(columns["edge_target"][chosen], kind="stable")]
-    rows = np.stack([columns[f"edge_{name}"][chosen] for name in ("source", "output_index", "input_index")], axis=1)
-    ends = np.cumsum(np.bincount(columns["edge_target"][chosen], minlength=len(graph)))
-    return np.split(rows, ends[:-1]) if len(graph) else []
 
 
 def _domain(operation: str) -> tuple[str, str, str]:

@@ -7,18 +7,15 @@ end, and `OpTimeline.placed` says so. A module has a span for each unbroken run 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from torchatlas.analysis.totals import operations_mask
-from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.errors import AnalysisError
 from torchatlas.escapes import encodable
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import PHASES, Array
-
-if TYPE_CHECKING:
-    from torchatlas.analysis.node_work import Counts
 
 MEASURED = "where it was measured; the cost of recording is in the gaps between ops"
 
@@ -198,16 +195,6 @@ def _chains(columns: dict[str, Array]) -> list[tuple[int, ...]]:
     for call, parent in enumerate(columns["call_parent"].tolist()):
         chains.append((*(chains[parent] if 0 <= parent < call else ()), call))
     return [*chains, ()]
-
-
-def known_work(graph: Graph) -> tuple[Counts | None, str | None]:
-    """The work of every op; or None, and why it is not known: a symbolic size, say, whose example was not kept."""
-    from torchatlas.analysis.node_work import count  # imports hundreds of formulas: not before they are needed
-
-    try:
-        return count(graph), None
-    except (AnalysisError, InvalidInputError) as error:
-        return None, encodable(f"FLOPs and bytes are left out: {error}")
 
 
 def profiler_name(operation: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torchatlas.escapes import clean_text
 from torchatlas.learn.catalogue import FOLDERS, lessons
-from torchatlas.learn.progress import Progress
+from torchatlas.learn.lessons_done import LessonsDone
 from torchatlas.tables import Column, Printable, StyledLine, cell_len, cut, table_lines
 
 WIDEST = 88  # cells of a line of text: longer ones are hard to read
@@ -172,7 +172,7 @@ def _runs(row: str, styles: list[str]) -> StyledLine:
 # -- the list ----------------------------------------------------------------------------------------------------------
 
 
-def lesson_list(progress: Progress) -> Piece:
+def lesson_list(done: LessonsDone) -> Piece:
     """All lessons by folder: number, name, title, minutes, done or not."""
 
     def lines(width: int) -> Iterator[StyledLine]:
@@ -191,7 +191,7 @@ def lesson_list(progress: Progress) -> Piece:
                     Column("lesson", [lesson.name.ljust(longest) for lesson in listed], right=False),
                     Column("what it is about", [lesson.title for lesson in listed], right=False, readable=20, leaves=1),
                     Column("min", [str(lesson.minutes) for lesson in listed]),
-                    Column("done", ["✓" if lesson.name in progress else "" for lesson in listed], style="green"),
+                    Column("done", ["✓" if lesson.name in done else "" for lesson in listed], style="green"),
                 ],
                 width,
             )

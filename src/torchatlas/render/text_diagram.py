@@ -1,12 +1,11 @@
 """Graph -> what a text format shows of it: nested parts with their words, and the lines between the closed ones.
 
-The tree, the folding and the words are those of the picture. What is open is not fitted to a page: whoever reads a DOT
-or Mermaid file lays it out, so only the number of boxes counts.
+The tree, the folding, the words and the order in which groups are opened are those of the picture. What is open is not
+fitted to a page: whoever reads a DOT or Mermaid file lays it out, so only the number of boxes counts.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.render.layout.box_words import BoxWords
+from torchatlas.render.layout.importance import Importance
+from torchatlas.render.layout.open_groups import opening_order
 from torchatlas.render.layout.outline import MOST_CHILDREN, Item, Outline
 from torchatlas.render.layout.tree import Tree, build
 from torchatlas.render.layout.wiring import OUTPUTS, first_of_repeats
@@ -28,7 +29,6 @@ from torchatlas.render.theme import LIGHT
 _FEWEST_CHILDREN = 14  # a group cut into fewer segments than this says little
 _LONGEST = 80  # characters of a title or of the line below it
 _PARALLEL = 3  # so many tensors between the same two boxes have a line each; more are one line
-_LAST = ("functional", "segment")  # runs of ops that nobody named: opened, in this order, when all else is open
 
 
 class LineKind(Enum):
@@ -105,69 +105,32 @@ class Sketch:
 
 
 def sketch(graph: Graph | Tree, most_boxes: int) -> Sketch:
-    """Open groups from the outside in while there are at most `most_boxes` boxes. The outermost are always shown."""
+    """Open groups as pictures do while there are at most `most_boxes` boxes. The outermost are always shown."""
     if isinstance(most_boxes, bool) or not isinstance(most_boxes, int) or most_boxes < 1:
         raise InvalidInputError(f"most_boxes={most_boxes!r} is no number of boxes; pass a whole number from 1 on.")
     tree = build(graph) if isinstance(graph, Graph) else graph
     outline = Outline(tree, most_children=min(MOST_CHILDREN, max(most_boxes, _FEWEST_CHILDREN)))
-    return _Sketcher(outline, opened(outline, most_boxes)).sketch()
+    words = BoxWords(outline)
+    return _Sketcher(outline, words, opened(outline, words, most_boxes)).sketch()
 
 
-def opened(outline: Outline, most_boxes: int) -> set[Item]:
-    """The groups to open: whole levels while they fit, then single groups, the outermost and largest first."""
-    open_groups, boxes = {outline.root}, len(outline.children(outline.root))
-    level = _groups(outline, outline.root)
-    while level:
-        more = 0
-        for item in level:
-            more += len(outline.children(item)) - 1
-            if boxes + more > most_boxes:  # the rest need not be looked at: a level may have thousands of groups
-                break
-        else:
-            boxes += more
-            open_groups.update(level)
-            level = [inner for item in level for inner in _groups(outline, item)]
-            continue
-        break
-    # What is left is opened one by one. Ranks are unique, so that the order never depends on where objects lie.
-    waiting = [(_rank(item), item) for item in _closed(outline, open_groups)]
-    heapq.heapify(waiting)
-    while waiting:
-        _, item = heapq.heappop(waiting)
-        children = outline.children(item)
-        if boxes + len(children) - 1 <= most_boxes:
-            boxes += len(children) - 1
-            open_groups.add(item)
-            for inner in children:
-                if not inner.is_leaf:
-                    heapq.heappush(waiting, (_rank(inner), inner))
+def opened(outline: Outline, words: BoxWords, most_boxes: int) -> set[Item]:
+    """The groups to open: in the order of pictures, as many steps of it as leave at most so many boxes."""
+    importance = Importance(outline, words)
+    open_groups, boxes = set[Item](), 1
+    for step in opening_order(outline, importance):
+        boxes += sum(importance.count(group) - 1 for group in step)
+        if open_groups and boxes > most_boxes:
+            break
+        open_groups.update(step)
     return open_groups
-
-
-def _groups(outline: Outline, item: Item) -> list[Item]:
-    """The groups inside a group, but for those that are opened last."""
-    return [child for child in outline.children(item) if not child.is_leaf and child.kind not in _LAST]
-
-
-def _closed(outline: Outline, opened: set[Item]) -> Iterator[Item]:
-    stack = [outline.root]
-    while stack:
-        for item in outline.children(stack.pop()):
-            if item in opened:
-                stack.append(item)
-            elif not item.is_leaf:
-                yield item
-
-
-def _rank(item: Item) -> tuple[int, int, int, int]:
-    return _LAST.index(item.kind) + 1 if item.kind in _LAST else 0, item.depth, item.start - item.stop, item.start
 
 
 class _Sketcher:
     """Numbers what is visible, and finds for every leaf the box that stands for it."""
 
-    def __init__(self, outline: Outline, opened: set[Item]) -> None:
-        self.outline, self.opened, self.words, self.tree = outline, opened, BoxWords(outline), outline.tree
+    def __init__(self, outline: Outline, words: BoxWords, opened: set[Item]) -> None:
+        self.outline, self.words, self.opened, self.tree = outline, words, opened, outline.tree
         leaves = len(self.tree.node)
         self.count = 0
         self.box = np.full(leaves, -1, np.int64)  # leaf -> the number of its box

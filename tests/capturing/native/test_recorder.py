@@ -124,6 +124,30 @@ def test_same_ops(program: str) -> None:
 
 
 @pytest.mark.usefixtures("native")
+def test_the_compiler_leaves_what_is_asked_for_an_op_alone() -> None:
+    @torch.compiler.disable(recursive=False)
+    def op_by_op(x: torch.Tensor) -> torch.Tensor:
+        return x.cos().exp()
+
+    def frames(around: Any) -> int:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        with around:
+            torch.compile(lambda x: op_by_op(x.sin()) * 2, backend="eager")(torch.ones(2))
+        return int(torch._dynamo.utils.counters["frames"]["total"])
+
+    assert frames(atlas.recording(native=True)) == frames(nullcontext())
+
+
+@pytest.mark.usefixtures("native")
+def test_a_checkpoint_that_stops_recomputing_is_no_failure() -> None:
+    def stopped_early(net: nn.Module) -> None:
+        checkpoint(lambda x: net(x).sin() * 2, X.clone().requires_grad_(), use_reentrant=False).sum().backward()
+
+    assert recorded(stopped_early, True).notes == []
+
+
+@pytest.mark.usefixtures("native")
 def test_the_recorder_in_python_takes_over_at_the_start() -> None:
     with Passing():
         graph = recorded(lambda net: net(X), True)
@@ -634,4 +658,5 @@ def test_the_garbage_collector_may_run_where_objects_are_made_for_python() -> No
 def test_all_runs_of_a_capture_have_one_recorder(native: None) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     graph = atlas.capture(model, torch.randn(2, 3), backward=True, values="stats", warmup=1, repeat=3)
-    assert graph.timing is not None and graph.timing.runs == 3, graph.notes
+    assert graph.timing is not None
+    assert graph.timing.runs == 3, graph.notes

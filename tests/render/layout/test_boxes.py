@@ -81,7 +81,6 @@ def test_an_open_box_holds_its_inner_boxes_and_leaves_its_heading_free() -> None
             assert y + box.origin[1] >= (STYLE.heading if box is not root else 0)
             assert y + box.origin[1] + inner.height <= box.height + 1e-6
     assert seen > 12
-    assert root.boxes == 3 * 4 + 2
 
 
 def test_equal_groups_share_one_layout() -> None:
@@ -171,11 +170,7 @@ def test_what_has_no_height_to_spare_is_the_same_with_it() -> None:
     assert (plain.width, plain.height, plain.wraps) == (spare.width, spare.height, spare.wraps)
 
 
-@pytest.mark.parametrize("many", [0, 5_000])
-def test_a_box_counts_what_it_reads_of_others_however_many_modules_there_are(
-    many: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torchatlas.render.layout.box_words._MANY_PAIRS", many)
+def test_a_box_counts_what_it_reads_of_others() -> None:
     sketch = Sketch()
     x = sketch.input("x", (2, 8))
     weight = sketch.parameter("embedding.weight", (100, 8))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from torchatlas.render.layout.layered import Problem
 from torchatlas.render.layout.routing import (
-    _FEW,
     Placed,
     _assigned,
     _beside,
@@ -189,25 +188,6 @@ def test_no_two_pieces_that_meet_are_on_one_track(nets: list[tuple[float, list[f
     for (one, at), (other, there) in combinations(zip(tracks, assigned, strict=True), 2):
         if at == there:
             assert one.high < other.low or other.high < one.low
-
-
-@settings(max_examples=30, deadline=None, derandomize=True, database=None)
-@given(st.lists(st.tuples(st.integers(0, 60), st.lists(st.integers(0, 60), min_size=1, max_size=4)), min_size=25))
-def test_many_pieces_are_compared_as_few_are(nets: list[tuple[int, list[int]]]) -> None:
-    """As arrays, or one by one: the same pairs at the same price, also of a net that turns twice."""
-    tracks = [
-        _Track(
-            (number // 2, 0), min(t, *drops) * 5.0, max(t, *drops) * 5.0, t * 5.0, [d * 5.0 for d in drops], number % 2
-        )
-        for number, (t, drops) in enumerate(nets)
-    ]
-    assert len(tracks) > _FEW
-    found = {(i, j): prices for i, j, *prices in _pairs(tracks)}
-    for i, one in enumerate(tracks):
-        for j, other in enumerate(tracks[:i]):
-            if one.low <= other.high + 5 and other.low <= one.high + 5:
-                assert found.pop((i, j)) == [_price(one, other), _price(other, one)]
-    assert found == {}
 
 
 def test_lines_that_push_each_other_down_thousands_of_times_are_no_deep_recursion() -> None:

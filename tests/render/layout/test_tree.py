@@ -279,6 +279,21 @@ def test_phases_are_lanes_and_what_one_takes_from_another_is_kept() -> None:
     }
 
 
+def test_what_forward_is_not_given_has_lines_to_what_it_is_given_to() -> None:
+    """A moving average of parameters, a gradient given to backward: no box may stand alone."""
+    model, average, gradient = nn.Linear(3, 3), torch.randn(3), torch.randn(2, 3)
+    with atlas.recording(model, native=False) as rec:
+        model(torch.randn(2, 3)).backward(gradient)
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        with torch.no_grad():
+            average.lerp_(model.bias, 0.1)
+    tree = build(rec.graph)
+    assert len(tree.lanes) > 1
+    is_input = tree.graph.columns["node_kind"][tree.node] == KINDS.index(NodeKind.INPUT)
+    assert is_input.sum() == 2
+    assert set(np.flatnonzero(is_input)) <= set(tree.source)
+
+
 def test_one_phase_needs_no_lanes() -> None:
     tree = build(tower(2))
     assert tree.lanes == ()

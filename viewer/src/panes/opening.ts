@@ -2,6 +2,7 @@
 
 import type { App } from "../app";
 import type { Frame, Scene } from "../layout/scene";
+import type { Item, Outline } from "../model/outline";
 
 const READABLE = 0.66; // scale at which the smallest text is some 7 pixels high
 const MARGIN = 56;
@@ -25,13 +26,12 @@ export function openWhatFits(app: App, width: number, height: number): void {
   const fits = (wide: number, high: number) =>
     Math.min((width - MARGIN) / Math.max(wide, 1), (height - MARGIN - 34) / Math.max(high, 1)) >= READABLE;
   const count = most((scene) => fits(scene.width, scene.height));
-  // Keys end in the depth. Whether a module is open, not only a phase:
-  const phases = app.outline.children(app.outline.root, new Map()).some((item) => item.kind === "lane") ? 1 : 0;
-  if (order.slice(0, count).some((key) => Number(key.split("-")[2]) > phases)) {
+  // Keys end in the depth. Whether a module is open, not only an iteration or a phase:
+  if (order.slice(0, count).some((key) => Number(key.split("-")[2]) > levels(app.outline, app.outline.root))) {
     app.store.update({ open: new Set(order.slice(0, count)) });
     return;
   }
-  // A window that shows closed boxes only says nothing: the first phase is opened, to be scrolled through from its top.
+  // A window that shows closed boxes only says nothing: a phase or an iteration is opened, to be scrolled through from its top.
   const long = most((scene) => fits(first(scene)?.width ?? scene.width, scene.height / MOST_WINDOWS));
   if (long <= count) {
     app.store.update({ open: new Set(order.slice(0, count)) });
@@ -49,5 +49,15 @@ export function openWhatFits(app: App, width: number, height: number): void {
 }
 
 function first(scene: Scene): Frame | undefined {
-  return scene.frames.find((frame) => frame.parent < 0 && frame.item.kind === "lane");
+  return scene.frames.find((frame) => frame.parent < 0 && frame.open && isOfTime(frame.item));
+}
+
+/** How many levels of iterations and phases stand above the modules. */
+function levels(outline: Outline, item: Item): number {
+  const part = outline.children(item, new Map()).find(isOfTime);
+  return part ? 1 + levels(outline, part) : 0;
+}
+
+function isOfTime(item: Item): boolean {
+  return item.kind === "lane" || item.kind === "iteration";
 }

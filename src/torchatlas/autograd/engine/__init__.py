@@ -3,7 +3,8 @@
 Read the files in this order; each says which part of torch/csrc/autograd it mirrors.
 
     edge.py               where a gradient goes: Edge, GraphRoot
-    buffer.py             where gradients meet and are summed: InputBuffer; which shape they must have: validate_outputs
+    buffer.py             where gradients meet and are summed: InputBuffer
+    output_validation.py  which shape and dtype a node's gradients get: validate_outputs
     queue.py              which node is next: ReadyQueue
     plan.py               what will run at all: compute_dependencies, ExecInfo, init_to_execute
     node.py               how one node is run: call_function, call_tensor_pre_hooks
@@ -23,9 +24,10 @@ tensor([2.5839])
 """
 
 from torchatlas.autograd.engine.backward_and_grad import backward, grad
-from torchatlas.autograd.engine.buffer import InputBuffer, validate_outputs
+from torchatlas.autograd.engine.buffer import InputBuffer
 from torchatlas.autograd.engine.edge import Edge, GraphRoot, gradient_edge
 from torchatlas.autograd.engine.gradient_memory import GradientMemory, Moment
+from torchatlas.autograd.engine.output_validation import validate_outputs
 from torchatlas.autograd.engine.plan import Capture, ExecInfo, compute_dependencies, init_to_execute
 from torchatlas.autograd.engine.queue import NodeTask, ReadyQueue
 from torchatlas.autograd.engine.task import GraphTask, Step

@@ -25,8 +25,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-from torchatlas.autograd.engine.buffer import Gradient, InputBuffer, validate_outputs
+from torchatlas.autograd.engine.buffer import Gradient, InputBuffer
 from torchatlas.autograd.engine.edge import Edge
+from torchatlas.autograd.engine.output_validation import validate_outputs
 from torchatlas.torch_private import FunctionNode, run_engine
 
 HIGHEST = 2**64 - 1

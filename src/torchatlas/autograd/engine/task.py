@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-from torchatlas.autograd.engine.buffer import Gradient, InputBuffer, validate_outputs
+from torchatlas.autograd.engine.buffer import Gradient, InputBuffer
 from torchatlas.autograd.engine.edge import Edge, GraphRoot, gradient_edge
 from torchatlas.autograd.engine.gradient_memory import GradientMemory, Moment
 from torchatlas.autograd.engine.node import NodeRunner
+from torchatlas.autograd.engine.output_validation import validate_outputs
 from torchatlas.autograd.engine.plan import ExecInfo, compute_dependencies, init_to_execute
 from torchatlas.autograd.engine.queue import NodeTask, ReadyQueue
 from torchatlas.errors import InvalidInputError, NotAvailableError, StateError

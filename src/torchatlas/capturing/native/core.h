@@ -347,7 +347,8 @@ PyObject* core_leaves(PyObject* self, PyObject*) {  // tensors that have a gradi
   return list;
 }
 
-// ([(operator's number, call, code, instruction)], the innermost code of the last one, its instruction)
+// ([(operator's number, call, code, instruction, in a checkpoint that recomputes)], the innermost code of the last one, its
+// instruction)
 PyObject* core_failures(PyObject* self, PyObject*) {
   Recorder& r = of(self);
   std::vector<Row> rows;
@@ -355,7 +356,7 @@ PyObject* core_failures(PyObject* self, PyObject*) {
   PyObject* list = PyList_New(0);
   for (const Row& row : rows) {
     PyObject* code = row.code ? reinterpret_cast<PyObject*>(row.code) : Py_None;
-    PyList_Append(list, Ref(Py_BuildValue("(LiOi)", row.plan->number, row.call, code, row.instruction)));
+    PyList_Append(list, Ref(Py_BuildValue("(LiOiO)", row.plan->number, row.call, code, row.instruction, row.grad == 2 ? Py_True : Py_False)));
   }
   return Py_BuildValue("(NNi)", list, PyLong_FromVoidPtr(r.failed_in), r.failed_at);
 }

@@ -34,6 +34,7 @@ from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import (
     dispatch_mode_stack,
     functorch_depth,
+    never_compiled,
     next_sequence_nr,
     push_mode,
     push_mode_below,
@@ -102,7 +103,7 @@ class NativeRecorder(Recorder):
             odd=_odd,
             watcher=self._watch_end,
             structure=_structure,
-            opaque=lambda name: Constant("opaque", name),
+            opaque=_opaque,
             omitted=OMITTED,
             place=PLACE,
             events=_EVENTS,
@@ -286,6 +287,7 @@ class NativeRecorder(Recorder):
     def unrecorded(self, function: Callable[[Any], Any], argument: Any) -> Any:
         return self._core.unrecorded(function, argument)
 
+    @never_compiled
     def take_over(self, reason: str) -> None:
         """From here on, in this thread, the dispatch mode records: also called by the recorder in C++.
 
@@ -350,7 +352,9 @@ class NativeRecorder(Recorder):
     @property
     def handled(self) -> list[str]:
         failures, _, _ = self._core.failures()
-        return [*(self.plans[number].name for number, *_ in failures), *self._raised]
+        # A checkpoint raises an exception of its own, in a hook inside of an op, when it has recomputed enough.
+        raised = [self.plans[number].name for number, *_, recomputing in failures if not recomputing]
+        return [*raised, *self._raised]
 
     @handled.setter
     def handled(self, names: list[str]) -> None: ...
@@ -369,21 +373,25 @@ class NativeRecorder(Recorder):
             while trace is not None and trace.tb_next is not None:
                 trace = trace.tb_next
             if trace is not None and id(trace.tb_frame.f_code) == innermost and trace.tb_lasti == instruction:
-                number, call, code, at = failures[-1]
+                number, call, code, at, _ = failures[-1]
                 return self.plans[number].name, describe_error(chain), call, code, at
             chain = chain.__cause__ or chain.__context__
         return None
 
     # -- what the recorder in C++ asks -------------------------------------------------------------------------------
+    # It asks while ops run, also between the pieces of what torch.compile compiles, which must not compile these.
 
+    @never_compiled
     def _before_op(self, number: int, args: Any, kwargs: Any) -> None:
         assert self._values is not None
         self._values.before(self.plans[number], args, kwargs)
 
+    @never_compiled
     def _after_op(self, number: int, args: Any, kwargs: Any, raised: bool, out: Any) -> None:
         assert self._values is not None
         self._values.after(self.plans[number], args, kwargs, raised, out)
 
+    @never_compiled
     def _describe(self, name: str, overload: str) -> tuple[Any, ...]:
         """What the recorder in C++ has to know of an operator: the fields of its Plan, in the order of `described`."""
         space, _, rest = name.partition("::")
@@ -425,16 +433,19 @@ class NativeRecorder(Recorder):
             wants,
         )
 
+    @never_compiled
     def _watch_end(self, tensor: torch.Tensor, address: int) -> None:
         """Say when a tensor ends to which the recorder in C++ must have no weak reference: `lets_go` in tensors.h."""
         watched, gone = self._watched, self._core.gone
 
+        @never_compiled
         def end(reference: weakref.ref[torch.Tensor]) -> None:
             del watched[address]
             gone(address)
 
         watched[address] = weakref.ref(tensor, end)
 
+    @never_compiled
     def _told(self, number: int, why: int, args: Any, kwargs: Any, out: Any) -> None:
         if self._listener is not None:
             self._listener.told(self.plans[number], why, args, kwargs, out)
@@ -449,15 +460,23 @@ def _has_word(argument: Any) -> bool:
     return is_group(argument) or is_reduction(argument) or str(argument.type) == "Storage"
 
 
+@never_compiled
 def _classify(code: types.CodeType) -> int:
     return code_kind(code.co_filename) | (_RECOMPUTES if recomputes(code) else 0)
 
 
+@never_compiled
+def _opaque(name: str) -> Constant:
+    return Constant("opaque", name)
+
+
+@never_compiled
 def _odd(tensor: torch.Tensor) -> tuple[tuple[Any, str], list[int]]:
     """What stands in the row of a tensor that is no plain view of a storage, and the storages it lies in."""
     return (shape_of(tensor), layout_name(tensor)), [storage._cdata for storage in storages_of(tensor)]
 
 
+@never_compiled
 def _structure(args: Any, kwargs: Any) -> Any:
     return pytree.tree_map(lambda item: item if item is PLACE else portable(item), (args, kwargs))
 

@@ -204,8 +204,9 @@ def gradient_of_result(error: BaseException, history: History) -> Finding | None
     frame = raised.frames[-1]
     variables = {**frame.f_globals, **variables_of(frame)}
     for name in _GRADIENT.findall(line.text):
-        tensor = _named(name, variables)
-        if isinstance(tensor, torch.Tensor) and not tensor.is_leaf and not tensor.retains_grad:
+        for tensor in _values(name, line.text, variables):
+            if not isinstance(tensor, torch.Tensor) or tensor.is_leaf or tensor.retains_grad:
+                continue
             maker = None if tensor.grad_fn is None else history.maker_of(sequence_nr(tensor.grad_fn))
             made = "" if maker is None or maker.source is None else maker.source.text
             if _updates(made, name, of_leaf=_first_is_leaf(tensor.grad_fn)):
@@ -226,6 +227,27 @@ def gradient_of_result(error: BaseException, history: History) -> Finding | None
     return None
 
 
+def _values(path: str, text: str, variables: Mapping[str, Any]) -> Iterator[Any]:
+    """What a variable or an attribute in a line may have been.
+
+    Since Python 3.12 the variable of a comprehension is gone when that has raised an error. The list that it went over
+    is still there.
+    """
+    for loop in (each for each in _parsed(text) if isinstance(each, ast.comprehension)):
+        variable, items = ast.unparse(loop.target), _named(ast.unparse(loop.iter), variables)
+        if variable == path.partition(".")[0] and type(items) in (list, tuple):
+            yield from (_named(path, {variable: item}) for item in items)
+    yield _named(path, variables)
+
+
+def _parsed(text: str) -> list[ast.AST]:
+    """All of the syntax tree of a line; nothing of one that is a part of a statement."""
+    try:
+        return list(ast.walk(ast.parse(text.strip())))
+    except SyntaxError:
+        return []
+
+
 def _named(path: str, variables: Mapping[str, Any]) -> Any:
     """The value of a variable or an attribute, such as net.w, without running code of the program's classes."""
     name, *attributes = path.split(".")
@@ -242,11 +264,7 @@ def _updates(text: str, name: str, of_leaf: bool) -> bool:
     The gradient may have another name, as in w = w - rate * g. Then the old w has to be a leaf: h = h + block(h) is no
     update.
     """
-    try:
-        statements = list(ast.walk(ast.parse(text.strip())))
-    except SyntaxError:  # a part of a statement
-        return False
-    for statement in statements:
+    for statement in _parsed(text):
         if not isinstance(statement, ast.Assign):
             continue
         loops = [each for each in ast.walk(statement.value) if isinstance(each, ast.comprehension)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
@@ -45,7 +44,6 @@ _DIFFER, _DIFFER_SHORT = "sizes or numbers differ", "not all equal"
 _MOST_OPS = 0.75  # of a round: a repeat is named after the module that has such a share
 _FEW_OPS = 8  # in a module that is called after the one layer in it
 _IN_FULL = 2_000.0  # the room that there is in a tooltip
-_MANY_PAIRS = 5_000  # of modules and parameters that they read
 
 
 class BoxWords:
@@ -57,7 +55,6 @@ class BoxWords:
         # The words of a box are asked for again and again, closed, open and to weigh it: what takes long is cached.
         self._known_names: dict[Item, list[str]] = {}
         self._said_of_all: dict[Item, str] = {}
-        self._counts: dict[str, int] = {}  # of parameters, by the path of a module
 
     def title(self, item: Item) -> str:
         """A class or an op; both ends of one that is too long, as classes often begin alike."""
@@ -295,85 +292,35 @@ class BoxWords:
         if item.call < 0:
             return 0
         path = self.graph.tables.modules[self.graph.columns["call_module"][item.call]].path
-        count = self._counts.get(path)
-        if count is None:
-            count = self.parameters_of(path) + sum(self._read_of_others.get(path, {}).values())
-            self._counts[path] = count
-        return count
+        return self.parameters_of(path) + sum(self._read_of_others.get(path, {}).values())
 
     def parameters_of(self, path: str) -> int:
         """The elements of the parameters below a module path; of all parameters for the empty path."""
-        sums = self._sums
-        if not path:
-            return int(sums[-1])
-        names, order, _ = self._parameter_rows
-        first, last = (
-            bisect_left(order, path + end, key=names.__getitem__)
-            for end in "./"  # the character after the dot
-        )
-        return int(sums[last] - sums[first])
-
-    @cached_property
-    def _parameter_rows(self) -> tuple[list[str], list[int], Array]:
-        """The names of all parameters (of tied ones the first), the order that sorts them, and in that order the
-        values that they are."""
-        columns, names = self.graph.columns, self.graph.tables.names
-        rows = np.flatnonzero((columns["value_role"] == _PARAMETER) & (columns["value_view_of"] < 0))
-        storages = columns["value_storage"][rows]
-        first = np.zeros(int(storages.max(initial=0)) + 2, np.int64)  # of each storage, and the last of none
-        first[storages[::-1]] = rows[::-1]
-        rows = rows[first[storages] == rows]
-        named = columns["value_parameter"][rows]
-        if len(rows) <= len(names) and bool((named == np.arange(len(rows))).all()):
-            paths = names[: len(rows)]  # as they were recorded
-        else:
-            paths = list(map([*names, ""].__getitem__, named.tolist()))  # the last: of none
-        order = sorted(range(len(paths)), key=paths.__getitem__)  # no pairs: 30,000 of them wake the garbage collector
-        return paths, order, rows[np.fromiter(order, np.int64, len(order))]
-
-    @cached_property
-    def _sums(self) -> Array:
-        """Per parameter, in order of names, how many elements those before it have."""
-        return np.concatenate([[0], np.cumsum(self._elements)])
+        return self.graph.scopes[path].parameters
 
     @cached_property
     def _read_of_others(self) -> dict[str, dict[int, int]]:
         """Path of a module -> storages of the parameters that it reads and another module has, such as tied weights ->
         their numbers of elements."""
-        columns, (names, order, rows) = self.graph.columns, self._parameter_rows
-        counted, storages = np.flatnonzero(self._elements), columns["value_storage"]
-        many = int(storages.max(initial=0)) + 1
-        row_of = np.full(many + 1, -1, np.int64)  # the last: of no storage
-        row_of[storages[rows[counted]]] = counted
+        columns, tables = self.graph.columns, self.graph.tables
+        is_parameter, names = columns["value_role"] == _PARAMETER, [*tables.names, ""]  # the last: of none
+        first = np.flatnonzero(is_parameter & (columns["value_view_of"] < 0))[::-1]
+        parameter_in = dict(zip(columns["value_storage"][first].tolist(), first.tolist(), strict=True))
         value, call = columns["input_value"], np.repeat(columns["node_call"], np.diff(columns["input_ptr"]))
-        chosen = np.flatnonzero((value >= 0) & (call >= 0))
-        chosen = chosen[columns["value_role"][value[chosen]] == _PARAMETER]
-        module, storage = columns["call_module"][call[chosen]].astype(np.int64), storages[value[chosen]].clip(0)
-        reader = np.full(many, -1, np.int64)  # of each storage one that reads it
-        reader[storage] = module
-        shared = np.zeros(many, bool)
-        shared[storage[reader[storage] != module]] = True
-        pairs = np.unique((module * many + storage)[shared[storage]])
-        alone = np.flatnonzero((reader >= 0) & ~shared)
-        if len(alone) + len(pairs) <= _MANY_PAIRS:  # to look at more would take longer than the rest of the picture
-            pairs = np.append(pairs, reader[alone] * many + alone)
+        read = (value >= 0) & (call >= 0)
+        read[read] = is_parameter[value[read]]
+        pairs = np.stack([columns["call_module"][call[read]], columns["value_storage"][value[read]]])
         borrowed: dict[str, dict[int, int]] = {}
-        for pair in pairs.tolist():
-            reading, read = divmod(pair, many)
-            row, at = self.graph.tables.modules[reading], int(row_of[read])
-            path = row.path
-            while path and at >= 0 and row.kind == "module" and not names[order[at]].startswith(path + "."):
-                borrowed.setdefault(path, {})[read] = int(self._elements[at])
+        for module, storage in np.unique(pairs, axis=1).T.tolist():
+            row, parameter = tables.modules[module], parameter_in.get(storage, -1)
+            if storage < 0 or parameter < 0 or row.kind != "module":
+                continue
+            name, path = names[columns["value_parameter"].item(parameter)], row.path
+            while path and not name.startswith(path + "."):
+                shape = tables.layouts[columns["value_layout"].item(parameter)].shape
+                borrowed.setdefault(path, {})[storage] = math.prod(size for size in shape if isinstance(size, int))
                 path = path.rpartition(".")[0]
         return borrowed
-
-    @cached_property
-    def _elements(self) -> Array:
-        """How many elements each parameter has, in order of names."""
-        sizes = [math.prod(size for size in row.shape if isinstance(size, int)) for row in self.graph.tables.layouts]
-        *_, rows = self._parameter_rows
-        counts: Array = np.array(sizes or [0], np.int64)[self.graph.columns["value_layout"][rows]]
-        return counts
 
     def _layer(self, item: Item) -> tuple[str, ...]:
         """The input and output sizes of a small module, such as a convolution with its norm; empty for others."""

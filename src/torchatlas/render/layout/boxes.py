@@ -57,7 +57,6 @@ class Box:
     enters: dict[int, float] = field(default_factory=dict)  # tensor -> where it meets the upper border
     leaves: dict[int, float] = field(default_factory=dict)
     sources: int = 0  # how many points for what enters follow the inner boxes, in order of the item's inputs
-    boxes: int = 1  # closed ones in it
     crossings: int = 0
     wraps: int = 0  # cuts into columns
     natural: bool = True  # nothing in it was cut: it serves for every height it fits
@@ -83,15 +82,9 @@ class BoxMaker:
         self._page = (width, width / _USUAL_PAGE) if width else (math.inf, 0.0)
         self._known: dict[Hashable, Box] = {}
         self._numbers: dict[Hashable, int] = {}  # structure -> a small number, so that a long structure is hashed once
-        self._patterns: dict[Item, int] = {}
-        self._heads: dict[Item, float] = {}
-        self._closed_boxes: dict[Item, Box] = {}
         self._closed_numbers: dict[Item, int] = {}
-        self._alone_numbers: dict[Item, int] = {}  # of open ones in which nothing is open
-        self._inside: dict[Item, frozenset[Item]] = {}  # what is in a group
         self._open_numbers: dict[Item, int] = {}  # of all open ones, while `_opened_now` is what is open
         self._opened_now: Collection[Item] = ()
-        self._known_words: dict[tuple[Item, bool], tuple[str, str]] = {}  # of items, which are laid out many times
         self._shape_widths: dict[Item, dict[Item, float]] = {}
         self._solver = Solver()
 
@@ -123,13 +116,10 @@ class BoxMaker:
         return self._known[key]
 
     def _closed_box(self, item: Item) -> Box:
-        box = self._closed_boxes.get(item)
-        if box is None:
-            number = self._number(item, ())
-            if number not in self._known:
-                self._known[number] = self._closed(item)
-            box = self._closed_boxes[item] = self._known[number]
-        return box
+        number = self._number(item, ())
+        if number not in self._known:
+            self._known[number] = self._closed(item)
+        return self._known[number]
 
     def _number(self, item: Item, opened: Collection[Item]) -> int:
         """Cache key: items with equal structure, equal open groups and equal texts share a layout."""
@@ -148,40 +138,21 @@ class BoxMaker:
         return number
 
     def _number_of_open(self, item: Item, opened: Collection[Item]) -> int:
-        pattern = self._pattern(item)
-        children = self.outline.children(item)
-        inside = self._inside.get(item)
-        if inside is None:
-            inside = self._inside[item] = frozenset(children)
-        is_alone = inside.isdisjoint(opened)  # nothing in it is open: it has the number it had
-        if is_alone and item in self._alone_numbers:
-            return self._alone_numbers[item]
-        closed = self._closed_numbers
-        numbers = [
-            closed[child] if child in closed and child not in opened else self._number(child, opened)
-            for child in children
-        ]
-        structure = (True, item.hash, item.name, item.repeat, pattern, *numbers, *self._words(item, True))
-        number = self._numbers.setdefault(structure, len(self._numbers))
-        if is_alone:
-            self._alone_numbers[item] = number
-        return number
-
-    def _pattern(self, item: Item) -> int:
-        """Cache key of the lines in a group."""
-        number = self._patterns.get(item)
-        if number is None:
-            pattern = self.outline.wiring(item).pattern
-            number = self._patterns[item] = self._numbers.setdefault(pattern, len(self._numbers))
-        return number
+        numbers = [self._number(child, opened) for child in self.outline.children(item)]
+        structure = (
+            True,
+            item.hash,
+            item.name,
+            item.repeat,
+            self.outline.wiring(item).pattern,
+            *numbers,
+            *self._words(item, True),
+        )
+        return self._numbers.setdefault(structure, len(self._numbers))
 
     def _words(self, item: Item, is_open: bool) -> tuple[str, str]:
         """Its title, and what stands below it or, when it is open, beside it."""
-        key = (item, is_open)
-        if key not in self._known_words:
-            more = self.words.heading(item) if is_open else self.words.subtitle(item)
-            self._known_words[key] = self.words.title(item), more
-        return self._known_words[key]
+        return self.words.title(item), self.words.heading(item) if is_open else self.words.subtitle(item)
 
     def _closed(self, item: Item, lines: int = _MOST_ENDS) -> Box:
         title, subtitle = self._words(item, False)
@@ -300,7 +271,6 @@ class BoxMaker:
             enters={t: placed.places[p][0] + left for t, p in zip(own.inputs, sources, strict=True)},
             leaves={tensor: placed.places[sink_of[end]][0] + left for tensor, end in ends.items()},
             sources=len(sources),
-            boxes=len(inner) - len(nested) + sum(box.boxes for box in nested),
             crossings=placed.crossings + sum(box.crossings for box in nested),
             wraps=wraps,
             natural=wraps == 0 and all(box.natural for box in nested) and full_height + behind <= height,
@@ -321,14 +291,10 @@ class BoxMaker:
 
     def _head(self, item: Item) -> float:
         """How wide the heading of a group is."""
-        width = self._heads.get(item)
-        if width is None:
-            title, subtitle = self._words(item, True)
-            width = text_width(title, STYLE.title_text, True) + text_width(subtitle, STYLE.small_text)
-            width += STYLE.beside_heading
-            width += self.badge(item) + STYLE.before_heading_badge if item.repeat > 1 else 0.0
-            self._heads[item] = width
-        return width
+        title, subtitle = self._words(item, True)
+        width = text_width(title, STYLE.title_text, True) + text_width(subtitle, STYLE.small_text)
+        width += self.badge(item) + STYLE.before_heading_badge if item.repeat > 1 else 0.0
+        return width + STYLE.beside_heading
 
     def _is_hopeless(self, problem: Problem, inner: list[Box]) -> bool:
         """Whether more lines pass a border, or meet a closed box, than could be told apart: no need to lay them out."""

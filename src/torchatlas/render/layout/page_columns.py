@@ -12,7 +12,6 @@ from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property
 
-from torchatlas.render.layout.chains import chain, place_chain, place_columns
 from torchatlas.render.layout.column_lines import Column, Columns
 from torchatlas.render.layout.layered import Net, Problem, Ranks, ranks
 from torchatlas.render.layout.routing import Placed, Route, place
@@ -81,7 +80,6 @@ class _Strip:
     def __init__(self, problem: Problem, solver: Solver) -> None:
         self.problem, self.solver = problem, solver
         self.ports = {*problem.sources, *problem.sinks}
-        self._chain = chain(problem)  # [] if it is none
         self.boxes = [box for box in range(len(problem.sizes)) if box not in self.ports]
         self._cut: dict[tuple[int, ...], Placed] = {}  # by the column of each box
         self._sorted: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}  # cuts -> columns, as cut and as used
@@ -90,7 +88,7 @@ class _Strip:
     @cached_property
     def whole(self) -> Placed:
         """The solution in one column."""
-        placed = place_chain(self.problem, self._chain) if self._chain else place(self.problem, self._ranks)
+        placed = place(self.problem, self._ranks)
         self.solver.work += placed.work
         return placed
 
@@ -143,17 +141,8 @@ class _Strip:
     def _columns(self, column: list[int]) -> Placed:
         key = tuple(column)
         if key not in self._cut:
-            self._cut[key] = self._chain_in(column) if self._chain else self._general(column)
+            self._cut[key] = Columns(self.problem, column, self.solver, self._solved).placed()
         return self._cut[key]
-
-    def _general(self, column: list[int]) -> Placed:
-        return Columns(self.problem, column, self.solver, self._solved).placed()
-
-    def _chain_in(self, column: list[int]) -> Placed:
-        """A chain needs no search, and its lines are made only of the layout that is shown."""
-        placed = place_columns(self.problem, self._chain, column, lambda: self._general(column).routes)
-        self.solver.work += placed.columns
-        return placed
 
     def _moved(self, column: list[int]) -> list[int]:
         """The columns, with every hanging box moved to the first one that reads it: else its line would go down and up.
@@ -169,8 +158,6 @@ class _Strip:
     def _hanging(self) -> list[tuple[int, list[int]]]:
         """Closed boxes beside the longest path that read nothing from it, such as an input and what it alone feeds;
         each with its readers. The last come first."""
-        if self._chain:
-            return []
         after: dict[int, list[int]] = {box: [] for box in self.boxes}
         before: dict[int, list[int]] = {box: [] for box in self.boxes}
         for u, v, _ in self.problem.edges:
@@ -202,26 +189,18 @@ class _Strip:
     @cached_property
     def _ranks(self) -> Ranks:
         problem = self.problem
-        if self._chain:
-            order = [self._chain[0][0], *(v for _, v, _ in self._chain)]
-            rank = [0] * len(order)
-            for level, node in enumerate(order):
-                rank[node] = level
-            return rank, order
         return ranks(len(problem.sizes), problem.edges, problem.sources, problem.sinks)
 
     @cached_property
     def _row(self) -> dict[int, int]:
         """Box -> its rank, counted without ranks that hold none."""
-        rank, order = self._ranks
-        if self._chain:
-            return {box: row for row, box in enumerate(box for box in order if box not in self.ports)}
+        rank, _ = self._ranks
         number = {level: row for row, level in enumerate(sorted({rank[box] for box in self.boxes}))}
         return {box: number[rank[box]] for box in self.boxes}
 
     @cached_property
     def _levels(self) -> int:
-        return len(self.boxes) if self._chain else max(self._row.values(), default=-1) + 1
+        return max(self._row.values(), default=-1) + 1
 
     @cached_property
     def _tall(self) -> list[float]:
@@ -235,8 +214,6 @@ class _Strip:
     def _longest(self) -> float:
         """The height of the longest way through: no layout in one column is lower."""
         _, order = self._ranks
-        if self._chain:
-            return sum(self.problem.sizes[box][1] for box in order) + STYLE.rank_gap * (len(self.boxes) - 1)
         end = [0.0] * len(self.problem.sizes)
         after: list[list[int]] = [[] for _ in end]
         for u, v, _ in self.problem.edges:
@@ -251,8 +228,6 @@ class _Strip:
     @cached_property
     def _crossing(self) -> list[int]:
         """How many tensors pass the end of each row."""
-        if self._chain:
-            return [*([1] * (self._levels - 1)), 0]
         spans: dict[tuple[int, Net], int] = {}
         for u, v, net in self.problem.edges:
             if u not in self.ports and v not in self.ports:

@@ -119,10 +119,7 @@ def rounds_side_by_side(tree: Tree, items: list[Item], period: int, folds: list[
     source, target, output, unit = source[far], target[far], output[far], unit[far]
     step = int(target[unit == 1][0] - target[unit == 0][0]) if (unit == 0).any() and (unit == 1).any() else 0
     rows = np.stack([source - start - unit * size, target - step * unit, output], axis=1)
-    alike = _alike(rows, unit, count)
-    if alike == count - 1:  # the last may be read by others as well, as the loss of the last batch is
-        alike += set(map(tuple, rows[unit == 0].tolist())) <= set(map(tuple, rows[unit == alike].tolist()))
-    return min(count, alike)
+    return min(count, _alike_but_for_the_last(rows, unit, count))
 
 
 def rounds_in_a_dense_block(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
@@ -157,10 +154,7 @@ def _read_alike(tree: Tree, start: int, size: int, count: int) -> int:
     leaving = leaving[(tree.target[leaving] < start) | (tree.target[leaving] >= start + size * count)]
     unit = (tree.source[leaving] - start) // size
     rows = np.stack([tree.source[leaving] - start - unit * size, tree.target[leaving], tree.output[leaving]], axis=1)
-    alike = _alike(rows, unit, count)
-    if alike == count - 1:
-        alike += set(map(tuple, rows[unit == 0].tolist())) <= set(map(tuple, rows[unit == alike].tolist()))
-    return alike
+    return _alike_but_for_the_last(rows, unit, count)
 
 
 def _first_rounds(leaves: Array, folds: list[Item]) -> Array:
@@ -193,6 +187,15 @@ def _alike(rows: Array, unit: Array, units: int) -> int:
     block = rows[: same * counts[0]].reshape(same, int(counts[0]), -1)
     differ = np.flatnonzero((block != block[0]).any(axis=(1, 2)))
     return int(differ[0]) if len(differ) else same
+
+
+def _alike_but_for_the_last(rows: Array, unit: Array, units: int) -> int:
+    """The prefix of rounds that have the same readers; the last may be read by others as well, as the loss of the last
+    batch is."""
+    alike = _alike(rows, unit, units)
+    if alike == units - 1:
+        alike += set(map(tuple, rows[unit == 0].tolist())) <= set(map(tuple, rows[unit == alike].tolist()))
+    return alike
 
 
 # -- which items read which --------------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
 from torchatlas.render.layout.layered import Layering, Net, Problem, Ranks, layer
 from torchatlas.render.layout.style import STYLE
 
@@ -18,7 +16,6 @@ from torchatlas.render.layout.style import STYLE
 _ON_EACH_OTHER = 20
 _STEP = 4.0  # units from one place to the next that is tried for a line
 _ASIDE = 100.0  # units to either side of a piece where a line that turns twice may come down
-_FEW = 24  # horizontal pieces; more are compared as arrays, with the same result: faster from here on
 
 Point = tuple[float, float]
 _Pair = tuple[int, int, int, int]  # two pieces, and the crossings when the first, or the second, runs above
@@ -304,29 +301,13 @@ def _untangled(tracks: list[_Track], taken: list[float]) -> tuple[list[_Track], 
 
 def _pairs(tracks: list[_Track]) -> list[_Pair]:
     """The pieces that meet if they share a track, with what it costs if the one, or the other, runs above."""
-    count, apart = len(tracks), STYLE.track_ends_apart
-    if count <= _FEW:
-        return [
-            (i, j, _price(tracks[i], tracks[j]), _price(tracks[j], tracks[i]))
-            for i in range(count)
-            for j in range(i)
-            if tracks[i].low <= tracks[j].high + apart and tracks[j].low <= tracks[i].high + apart
-        ]
-    low, high, trunk = (np.array([getattr(track, name) for track in tracks]) for name in ("low", "high", "trunk"))
-    drop = np.array([x for track in tracks for x in track.drops])
-    first = np.cumsum([0, *(len(track.drops) for track in tracks[:-1])])
-    price = ((low[:, None] < trunk) & (trunk < high[:, None])).astype(np.int32)  # of the row above the column
-    price += np.add.reduceat((low < drop[:, None]) & (drop[:, None] < high), first, axis=0, dtype=np.int32)
-    price += _ON_EACH_OTHER * np.logical_or.reduceat(abs(trunk - drop[:, None]) < STYLE.lines_look_one, first, axis=0)
-    pieces: dict[tuple[int, Net], int] = {}
-    for i, track in enumerate(tracks):
-        j = pieces.setdefault(track.key, i)
-        if j != i:  # the second piece of a net comes after the first
-            price[j, i], price[i, j] = 0, 2 * _ON_EACH_OTHER
-    rows, columns = np.nonzero(np.tril((low[:, None] <= high + apart) & (low <= high[:, None] + apart), -1))
-    return list(
-        zip(rows.tolist(), columns.tolist(), price[rows, columns].tolist(), price[columns, rows].tolist(), strict=True)
-    )
+    apart = STYLE.track_ends_apart
+    return [
+        (i, j, _price(one, other), _price(other, one))
+        for i, one in enumerate(tracks)
+        for j, other in enumerate(tracks[:i])
+        if one.low <= other.high + apart and other.low <= one.high + apart
+    ]
 
 
 def _price(upper: _Track, lower: _Track) -> int:

@@ -92,10 +92,14 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     used = np.unique(ran[np.flatnonzero(np.diff(ran, prepend=-1))])  # lanes come in runs: few are to be sorted
     if len(used) < 2:
         lane = np.zeros_like(lane)
+    ends = _ends(edges, passing, came_from)
+    inside = np.zeros(count, bool)
+    if len(used) > 1:
+        inside = _lay_inputs_into_lanes(is_op, lane, *ends)
     if phases is not None:
-        is_leaf &= is_op | ~_of_others(is_op, wanted, lane, *_ends(edges, passing, came_from))
+        is_leaf &= is_op | ~_of_others(is_op, wanted, lane, *ends)
     order = np.flatnonzero(is_leaf)
-    groups = _Groups(graph, order, lane, is_op, len(used) > 1)
+    groups = _Groups(graph, order, lane, is_op, inside, len(used) > 1)
     order = groups.order
     leaf_of_node = np.full(count, -1, np.int64)
     leaf_of_node[order] = np.arange(len(order))
@@ -289,6 +293,19 @@ def _crossing(lane: Array, is_op: Array, source: Array, target: Array) -> Array:
     return crosses
 
 
+def _lay_inputs_into_lanes(is_op: Array, lane: Array, source: Array, target: Array) -> Array:
+    """Give inputs that no forward op reads (moving averages of parameters, a gradient for backward) the lane of their
+    first reader, in `lane`. Returns which these are. All other inputs lie before the lanes."""
+    reads = ~is_op[source] & is_op[target]
+    source, target = source[reads], target[reads]
+    first_reader = np.full(len(lane), len(lane))
+    np.minimum.at(first_reader, source, target)
+    first_reader[source[lane[target] % len(LANES) == 0]] = len(lane)
+    inside: Array = first_reader < len(lane)
+    lane[inside] = lane[first_reader[inside]]
+    return inside
+
+
 def _setting_parameters(graph: Graph, leaves: Array, source: Array, target: Array, value: Array) -> Array:
     """Edges into modules from ops outside of all modules that set a parameter or buffer, as a program does that builds
     its model. Parameters are part of the boxes that read them and have no lines, whoever set them."""
@@ -320,16 +337,20 @@ def _bookkeeping(graph: Graph, is_op: Array, edges: _Edges) -> Array:
 class _Groups:
     """Module calls, the lanes above them, and above these iterations if there are several, as intervals of leaves."""
 
-    def __init__(self, graph: Graph, leaves: Array, lane: Array, is_op: Array, lanes: bool) -> None:
+    def __init__(self, graph: Graph, leaves: Array, lane: Array, is_op: Array, inside: Array, lanes: bool) -> None:
         columns = graph.columns
         calls = len(columns["call_module"])
         ancestors = _ancestors(columns["call_parent"].astype(np.int64))
         call = np.where(is_op, columns["node_call"], -1)[leaves]
         levels: list[Array] = []  # per depth, for every leaf, the number of its group or -1
         iterations = False
-        if lanes:  # outputs lie in their lanes, inputs before all lanes
-            is_input = columns["node_kind"] == KINDS.index(NodeKind.INPUT)
-            level = np.where(is_input, -1, lane)[leaves]
+        time = leaves  # when a leaf comes
+        if lanes:  # outputs lie in their lanes, inputs before all lanes or, if they are `inside`, first in theirs
+            before = (columns["node_kind"] == KINDS.index(NodeKind.INPUT)) & ~inside
+            level = np.where(before, -1, lane)[leaves]
+            time = np.where(inside[leaves], -1, 2 * leaves + 1)
+            opened = _first_times(level, time)
+            time = np.where(time < 0, opened - 1, time)
             iteration = np.where(level >= 0, level // len(LANES), -1)
             ran = iteration[iteration >= 0]
             iterations = bool((ran != ran[:1]).any())
@@ -341,7 +362,7 @@ class _Groups:
             levels.pop()
         self.order = leaves
         if not all(_contiguous(level) for level in levels):
-            first = [_first_times(level, leaves) for level in levels]
+            first = [_first_times(level, time) for level in levels]
             into = np.lexsort([leaves, *reversed(first)])
             levels, self.order = [level[into] for level in levels], leaves[into]
         starts: list[Array] = [np.zeros(1, np.int64)]
@@ -400,12 +421,14 @@ def _contiguous(level: Array) -> bool:
     return len(np.unique(runs)) == len(runs)
 
 
-def _first_times(level: Array, leaves: Array) -> Array:
-    """What to sort by at one depth: when a leaf's group began, or for a leaf without one, itself."""
+def _first_times(level: Array, time: Array) -> Array:
+    """What to sort by at one depth: when a leaf's group began, or for a leaf without one, itself. Times below zero are
+    not known."""
     groups, group = np.unique(level, return_inverse=True)  # their numbers may be far apart
-    first = np.full(len(groups), -1, np.int64)
-    first[group[::-1]] = leaves[::-1]  # the earliest is written last
-    return np.where(level >= 0, first[group], leaves)
+    first = np.full(len(groups), np.iinfo(np.int64).max)
+    known = time >= 0
+    np.minimum.at(first, group[known], time[known])
+    return np.where(level >= 0, first[group], time)
 
 
 # -- hashes ------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def state_folder() -> Path:
     return Path(base) / "torchatlas"
 
 
-class Progress:
+class LessonsDone:
     """What was done, by name of the lesson. A folder that cannot be read or written is said once, in `trouble`."""
 
     def __init__(self, folder: Path | None = None) -> None:
