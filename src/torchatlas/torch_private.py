@@ -134,6 +134,7 @@ __all__ = [
     "process_groups",
     "push_function_mode",
     "push_mode",
+    "push_mode_below",
     "pytree",
     "registration_hooks",
     "remove_mode",

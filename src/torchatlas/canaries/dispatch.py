@@ -73,11 +73,11 @@ def mode_stack() -> None:
     assert torch_private.dispatch_mode_stack() == []
 
 
-@CANARIES.add("push_mode", "remove_mode")
+@CANARIES.add("push_mode", "push_mode_below", "remove_mode")
 def pushed_and_removed() -> None:
     lower, upper = Names(), Names()
-    torch_private.push_mode(lower)
     torch_private.push_mode(upper)
+    torch_private.push_mode_below(lower)
     try:
         assert torch_private.dispatch_mode_stack() == [lower, upper]
         torch_private.remove_mode(lower)
