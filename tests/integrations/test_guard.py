@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,14 @@ from torch import nn
 from zoo import ZOO, Specimen
 
 import torchatlas as atlas
-from torchatlas.errors import AnalysisError, FileFormatError, InvalidInputError, NewerVersionError, UnknownNameError
+from torchatlas.errors import (
+    AnalysisError,
+    FileFormatError,
+    FileSystemError,
+    InvalidInputError,
+    NewerVersionError,
+    UnknownNameError,
+)
 from torchatlas.integrations.guard import Guard, SnapshotFiles, file_name
 from torchatlas.integrations.snapshots import of_text, snapshot_of, to_text
 
@@ -253,6 +261,13 @@ def test_bounds(guard: Callable[..., Guard], bounds: dict[str, Any], broken: lis
         line for line in lines for one in broken if line.startswith(f"  {one}")
     ]
     assert any(line.startswith("to look at it: ") for line in lines)
+
+
+def test_a_named_pipe_in_place_of_a_snapshot_is_not_waited_for(guard: Callable[..., Guard], tmp_path: Path) -> None:
+    (tmp_path / "__atlas__").mkdir()
+    os.mkfifo(tmp_path / "__atlas__" / "test_it.txt")
+    with pytest.raises(FileSystemError, match="it is a named pipe"):
+        guard().unchanged(net(), X)
 
 
 def test_less_than_the_snapshot_is_fine_unless_it_may_not_change(guard: Callable[..., Guard]) -> None:

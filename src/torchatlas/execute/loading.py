@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -223,8 +224,11 @@ def _variant(
     outputs = argument(_decoded(decode_value, saved.outputs), registers)
     if not isinstance(outputs, list):
         raise FileFormatError("its program is damaged: it returns no list.")
+    names = [saved.names.get(name, "") for name in saved.registers]
+    if twice := next((name for name, number in Counter(filter(None, names)).items() if number > 1), None):
+        raise FileFormatError(f"its program is damaged: two registers have the name {twice!r}.")
     program = Program(
-        [saved.names.get(name, "") for name in saved.registers],
+        names,
         saved.inputs,
         {int(register): name for register, name in saved.constants.items()},
         instructions,

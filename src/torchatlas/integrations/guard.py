@@ -17,7 +17,7 @@ from typing import Any
 
 from torchatlas.analysis.fail_on import Condition, Figure, Violation, judged, parse_condition
 from torchatlas.errors import AtlasError, FileFormatError, FileSystemError, InvalidInputError, NewerVersionError
-from torchatlas.files import replacing
+from torchatlas.files import open_to_read, replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.graph_like import as_graph
 from torchatlas.integrations.snapshot_changes import changes_text
@@ -236,7 +236,7 @@ class Guard:
             self._write(path, to_text(after))
             return after, path
         try:
-            text = path.read_text("utf-8", "replace")
+            text = _text(path)
         except FileNotFoundError:
             raise AssertionError(f"there is no snapshot {_shown(path)}.\n{self._advice('To write it')}") from None
         except OSError as error:
@@ -256,7 +256,7 @@ class Guard:
                 'guard.unchanged(model, x, name="decoder").'
             )
         try:
-            if path.exists() and path.read_text("utf-8", "replace") == text:
+            if path.exists() and _text(path) == text:
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as file:
@@ -289,6 +289,11 @@ class Guard:
 
     def _advice(self, purpose: str) -> str:
         return f"{purpose}: pytest --atlas-update {shlex.quote(self._files.node_id)}"
+
+
+def _text(path: Path) -> str:
+    with open_to_read(path) as file:
+        return file.read().decode("utf-8", "replace")
 
 
 def _shown(path: Path) -> str:
