@@ -95,7 +95,7 @@ def test_what_cannot_be_read_is_refused_with_its_text(condition: str, message: s
         parse_condition(3)  # type: ignore[arg-type]
 
 
-def test_fail_on_on_two_graphs() -> None:
+def test_conditions_on_two_graphs() -> None:
     found = atlas.compare(graph(), graph(32))
     broken = found.violations(["flops>+1%", "flops>+100%", "structure", "ops!=+0", "parameters>400", "peak_bytes>1GB"])
     assert [one.condition for one in broken] == ["flops>+1%", "structure", "parameters>400"]

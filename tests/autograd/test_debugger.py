@@ -524,7 +524,7 @@ def test_function_modes_of_the_thread_are_taken_along() -> None:
 
 
 @pytest.mark.parametrize("kind", [Function, Dispatch])
-def test_fail_on_are_not_seen_by_modes(kind: Any) -> None:
+def test_conditions_are_not_seen_by_modes(kind: Any) -> None:
     calls = []
     for condition in (None, {"nan": True, "above": 1e6}):
         with kind() as mode:

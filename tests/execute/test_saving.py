@@ -29,7 +29,7 @@ from torchatlas.errors import (
     NotAvailableError,
     StateError,
 )
-from torchatlas.execute.program_file import condition
+from torchatlas.execute.program_file import NUMBERS_ONLY, condition
 from torchatlas.graph import Graph
 
 Pair = namedtuple("Pair", "one other")
@@ -359,8 +359,13 @@ def test_what_is_no_condition_on_sizes_is_never_compiled(text: str) -> None:
         condition(text)
 
 
-def test_fail_on_on_sizes_are_computed() -> None:
-    given = {"L": {"x": torch.ones(6, 4), "y": [torch.ones(3)]}, "math": __import__("math"), "torch": torch}
+def test_conditions_on_sizes_are_computed() -> None:
+    given = {
+        "L": {"x": torch.ones(6, 4), "y": [torch.ones(3)]},
+        "math": __import__("math"),
+        "torch": torch,
+        **NUMBERS_ONLY,
+    }
     for text, holds in {
         "L['x'].size()[0] == 2*L['y'][0].size()[0]": True,
         "(2 + 2*(((-1) + L['x'].size()[1]) // 2)) != L['x'].size()[1]": False,

@@ -427,6 +427,7 @@ def test_a_mode_of_the_program_ends_also_if_the_recorder_in_python_takes_over_in
     assert [node.operation for node in recording.graph.where(kind="op")][-1] == "aten.sin.default"
 
 
+@pytest.mark.usefixtures("native")
 def test_the_seventeenth_at_once_is_recorded_in_python() -> None:
     outer = [atlas.recording(native=True).start() for _ in range(16)]
     with atlas.recording() as rec:
