@@ -99,6 +99,7 @@ def test_what_stands_out(made: Run) -> None:
         300: "took 30.0 ms; 10.0 ms is usual",
         390: "loss is nan; did not end",
     }
+    assert odd.numbers == [390, 0, 200, 100, 300]  # what ended it before what was slow
     assert made.changes == {
         10: "fewer ops",
         200: "batch 8 -> 4",
@@ -112,6 +113,17 @@ def test_what_stands_out(made: Run) -> None:
     assert "run of Net" in made._repr_html_()
     with pytest.raises(UnknownNameError, match="wall_ns"):
         made.steps["wall"]
+
+
+def test_of_many_odd_steps_those_are_printed_that_say_most(tmp_path: Path) -> None:
+    slow = [at % 40 == 39 for at in range(2000)]
+    columns = {"number": [*range(2000)], "structure": [0] * 2000, "wall_ns": [(9 if each else 1) * MS for each in slow]}
+    losses = ["nan" if at == 1000 else 1.0 for at in range(2000)]
+    odd = Run.load(written(tmp_path / "run.atlas", structure(0, 0), steps(**columns, loss=losses))).odd()
+    assert len(odd) == 51
+    assert odd.numbers[0] == 1000
+    assert "loss is nan" in str(odd)
+    assert "31 steps that stand out less are left out" in str(odd)
 
 
 def test_what_a_step_takes_is_that_of_finished_steps(tmp_path: Path) -> None:

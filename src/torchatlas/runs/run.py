@@ -205,28 +205,32 @@ class Run(Shown):
         return self.steps._at(places)
 
     def odd(self) -> StepTable:
-        """The steps that stand out, and why: a structure that few have, a long time or much memory for a structure, a
-        loss or gradient that is not finite, no end."""
-        reasons: dict[int, list[str]] = {}
+        """The steps that stand out, and why. Those come first whose loss or gradient is not finite or that did not end,
+        then those of a structure that few have, then those with much memory or a long time for their structure."""
+        reasons: dict[int, list[tuple[int, str]]] = {}  # place -> rank, words
+
+        def stands_out(at: int, rank: int, words: str) -> None:
+            reasons.setdefault(at, []).append((rank, words))
+
         for name in ("loss", "gradient_norm"):
             for at, count, value in _not_finite(self._column(name)):
                 words = f"{name.replace('_', ' ')} is {value}" + (f", for {count:,} steps" if count > 1 else "")
-                reasons.setdefault(at, []).append(words)
+                stands_out(at, 0, words)
         for at, finished in enumerate(self._column("finished")):
             if finished is False:
-                reasons.setdefault(at, []).append("did not end")
-        for name, factor, say in (("wall_ns", _SLOW, format_ns), ("peak_bytes", _LARGE, format_bytes)):
-            for at, figure, usual in self._outstanding(name, factor):
-                what = "took" if name == "wall_ns" else "peak of"
-                reasons.setdefault(at, []).append(f"{what} {say(figure)}; {say(usual)} is usual")
+                stands_out(at, 0, "did not end")
         rare = {structure.number: structure for structure in self._rare()}
         for at, number in enumerate(self._column("structure")):
             if number in rare:
                 structure = rare[int(number)]
                 words = f"structure {structure.number}, of {structure.count:,} of {len(self):,} steps"
-                reasons.setdefault(at, []).append(f"{words}: {structure.change}" if structure.change else words)
-        places = sorted(reasons)
-        return self.steps._at(places, ["; ".join(reasons[at]) for at in places])
+                stands_out(at, 1, f"{words}: {structure.change}" if structure.change else words)
+        for at, figure, usual in self._outstanding("peak_bytes", _LARGE):
+            stands_out(at, 2, f"peak of {format_bytes(figure)}; {format_bytes(usual)} is usual")
+        for at, figure, usual in self._outstanding("wall_ns", _SLOW):
+            stands_out(at, 3, f"took {format_ns(figure)}; {format_ns(usual)} is usual")
+        places = sorted(reasons, key=lambda at: (reasons[at][0][0], at))
+        return self.steps._at(places, ["; ".join(words for _, words in reasons[at]) for at in places])
 
     def _rare(self) -> list[RunStructure]:
         """Structures of few steps."""

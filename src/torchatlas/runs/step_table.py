@@ -20,7 +20,7 @@ from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_bytes, format_ns
 
 _FIRST = ("number", "wall_ns", "unrecorded_ns", "device_ns", "ops", "structure", "peak_bytes", "process_bytes")
-_MOST_ROWS = 20  # that a printed table shows, half of them from each end
+_MOST_ROWS = 20  # that a printed table shows
 _TITLES = {"number": "step", "wall_ns": "time", "unrecorded_ns": "unrecorded"}
 
 
@@ -103,9 +103,11 @@ class StepTable(Shown):
             yield self._table()
 
     def _table(self) -> Table:
-        """The rows for people; of many those at both ends."""
+        """The rows for people; of many those at both ends, or the first ones if they are in order of their reasons."""
         count, half = len(self), _MOST_ROWS // 2
-        shown = list(range(count)) if count <= _MOST_ROWS else [*range(half), *range(count - half, count)]
+        shown = list(range(min(count, _MOST_ROWS)))
+        if self.reasons is None and count > _MOST_ROWS:
+            shown = [*range(half), *range(count - half, count)]
         names = [name for name in _FIRST if any(number is not None for number in self.columns.get(name, ()))]
         names += [
             name for name in self.columns if name not in (*_FIRST, "start_ns", "ops_ns", "finished") and ":" not in name
@@ -115,7 +117,8 @@ class StepTable(Shown):
         if self.reasons is not None:
             headings.append("why")
             rows = [[*row, self.reasons[at]] for row, at in zip(rows, shown, strict=True)]
-        left_out = f"{count - len(shown):,} steps in between are left out" if count > len(shown) else ""
+        where = "in between" if self.reasons is None else "that stand out less"
+        left_out = f"{count - len(shown):,} steps {where} are left out" if count > len(shown) else ""
         return Table(headings, rows, widest=100, below=left_out)
 
 
