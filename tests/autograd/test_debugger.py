@@ -710,7 +710,7 @@ dbg = atlas.debug_backward(loss, retain_graph=True)
 )
 def test_the_end_of_the_process_and_interrupts_leave_torch_healthy(end: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(end)]
-    # On torch 2.12.1 a process in which another thread ran backward may abort at its end, without us too: docs/versions.md.
+    # On torch 2.12.1 a process in which another thread ran backward may abort at its end, also without us.
     aborts = [-signal.SIGABRT] if torch.__version__.startswith("2.12.") else []
     (printed,) = children.run(command, codes=(0, -signal.SIGINT, *aborts))
     assert printed.out == "fine\n"
