@@ -64,7 +64,8 @@ def same_bits(one: Any, other: Any) -> bool:
         return same_bits(one.to_dense(), other.to_dense())
     if one.is_quantized:
         return torch.equal(one, other)
-    bits = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    plain = (tensor.detach().resolve_conj().resolve_neg() for tensor in (one, other))
+    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in plain]
     return torch.equal(*bits)
 
 

@@ -185,3 +185,10 @@ def test_arguments_of_any_name() -> None:
     module: Any = torch.fx.symbolic_trace(model)
     with pytest.raises(InvalidInputError, match="does not take these"):
         atlas.GraphPartitioner().partition(module, x, y, y)
+
+
+def test_conjugated_and_negated_views_are_compared_by_what_they_stand_for() -> None:
+    x = torch.tensor([1 + 2j, 3 - 4j])
+    assert same_bits(x.conj(), x.conj().resolve_conj())
+    assert same_bits(x.conj().imag, torch.tensor([-2.0, 4.0]))
+    assert not same_bits(x.conj(), x)

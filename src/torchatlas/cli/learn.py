@@ -48,29 +48,29 @@ def command(
     from torchatlas.learn.catalogue import lesson_named
     from torchatlas.learn.lessons_done import LessonsDone
 
-    progress = LessonsDone()
+    lessons_done = LessonsDone()
     chosen = None if lesson is None else lesson_named(lesson)
     if reset:
-        gone = progress.reset(None if chosen is None else chosen.name)
-        _print_reset(gone, progress, as_json)
+        gone = lessons_done.reset(None if chosen is None else chosen.name)
+        _print_reset(gone, lessons_done, as_json)
     elif page or output is not None:
         if chosen is None:
             raise click.UsageError("Name the lesson: torchatlas learn LESSON --page.")
         _write_page(chosen, output, no_browser, as_json)
     elif chosen is None and not through:
-        _print_list(progress, as_json)
+        _print_list(lessons_done, as_json)
     elif as_json:
         _run_to_json(chosen)
     elif through or not (sys.stdin.isatty() and sys.stdout.isatty()):
         _run_through(chosen)
     else:
         assert chosen is not None
-        _run_with_questions(chosen, progress)
-    if progress.trouble and not as_json:
-        echo(progress.trouble, err=True)
+        _run_with_questions(chosen, lessons_done)
+    if lessons_done.trouble and not as_json:
+        echo(lessons_done.trouble, err=True)
 
 
-def _print_list(progress: Any, as_json: bool) -> None:
+def _print_list(lessons_done: Any, as_json: bool) -> None:
     from torchatlas.learn.catalogue import FOLDERS, lessons
     from torchatlas.learn.terminal_text import lesson_list
 
@@ -81,27 +81,27 @@ def _print_list(progress: Any, as_json: bool) -> None:
                 "title": each.title,
                 "minutes": each.minutes,
                 "about": folder,
-                "done": progress.when(each.name),
+                "done": lessons_done.when(each.name),
             }
             for folder in FOLDERS
             for each in lessons(folder)
         ]
-        print_json({"lessons": listed, "record": str(progress.path)})
+        print_json({"lessons": listed, "record": str(lessons_done.path)})
         return
-    print_styled(lesson_list(progress))
-    left = [each.name for each in lessons() if each.name not in progress]
+    print_styled(lesson_list(lessons_done))
+    left = [each.name for each in lessons() if each.name not in lessons_done]
     done = len(lessons()) - len(left)
     echo(f"\n{done} of {len(lessons())} done. " + (f"Next: torchatlas learn {left[0]}" if left else "All of them."))
 
 
-def _print_reset(gone: list[str], progress: Any, as_json: bool) -> None:
+def _print_reset(gone: list[str], lessons_done: Any, as_json: bool) -> None:
     if as_json:
-        print_json({"reset": gone, "record": str(progress.path)})
+        print_json({"reset": gone, "record": str(lessons_done.path)})
     else:
         echo(f"Forgotten: {', '.join(gone)}." if gone else "Nothing was done yet; nothing to forget.")
 
 
-def _run_with_questions(lesson: Any, progress: Any) -> None:
+def _run_with_questions(lesson: Any, lessons_done: Any) -> None:
     from torchatlas.learn.catalogue import lessons
     from torchatlas.learn.lesson_session import LessonSession
     from torchatlas.learn.runner import undisturbed
@@ -114,7 +114,7 @@ def _run_with_questions(lesson: Any, progress: Any) -> None:
         with undisturbed():
             session.walk()
             if lesson in lessons():  # of a file that somebody writes there is nothing to keep
-                progress.add(lesson.name, session.right, session.asked)
+                lessons_done.add(lesson.name, session.right, session.asked)
             _print_end(lesson, session)
     except (KeyboardInterrupt, EOFError):
         echo(f"\nLeft before the end. To start again: torchatlas learn {lesson.name}")
